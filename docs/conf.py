@@ -1,4 +1,5 @@
-"""The site, made by Sphinx from the Markdown of this folder: ``cargo xtask site``.
+"""The configuration of Sphinx, which builds the site from the Markdown files of this folder: ``cargo xtask
+site``.
 
 Python's reference comes from docstrings, the command's from its own help. Links of pages to files outside
 this folder go to the repository, whose address Cargo.toml states.
@@ -34,29 +35,29 @@ html_copy_source = False
 html_show_sphinx = False
 # Options in tables keep their two hyphens.
 smartquotes = False
-# Anchors are those of GitHub, so that a link works in both places.
+# Anchors follow GitHub's rules, so that a link works in both places.
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
-# Lightning need not be installed.
+# This way Lightning need not be installed.
 autodoc_mock_imports = ["lightning", "pytorch_lightning"]
 autodoc_class_signature = "mixed"
-# Fields of results are documented in one list of their class.
+# Each class documents the fields of its results in one list.
 napoleon_use_ivar = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-# A block without a language is what a command prints.
+# A block without a language is the output of a command.
 highlight_language = "none"
-# An ellipsis for what is left out is no code.
+# An ellipsis for omitted code does not parse.
 suppress_warnings = ["misc.highlighting_failure"]
 
-#: Where a release's files are looked at. No address is public before the first release.
+#: The address at which a release's files can be viewed. There is no public address before the first release.
 REPOSITORY = "" if ".invalid/" in PACKAGE["repository"] else f"{PACKAGE['repository']}/blob/v{release}/"
 
 
 def _linked(page: Path, text: str) -> str:
-    """The text of a page; its links to files outside this folder go to the repository, or are taken out."""
+    """Return the text of a page. Links to files outside this folder go to the repository, or are removed."""
 
     def sent(link: re.Match[str]) -> str:
         shown, target = link["shown"], link["target"]
@@ -76,7 +77,7 @@ def _linked(page: Path, text: str) -> str:
 
 
 def _help() -> str:
-    """The help of the command and of each of its verbs, as sections."""
+    """Return the help of the command and of each of its verbs, as sections."""
 
     def asked(*verb: str) -> str:
         command = [sys.executable, "-m", "sidestream", *verb, "--help"]
@@ -92,7 +93,7 @@ def _help() -> str:
 def _source(app: Any, page: str, text: list[str]) -> None:
     text[0] = _linked(DOCS / f"{page}.md", text[0])
     if page == "index":
-        # The first page is the repository's.
+        # The first page is the repository's README.
         text[0] = _linked(ROOT / "README.md", (ROOT / "README.md").read_text()) + "\n" + text[0]
     if page == "reference/command":
         text[0] += "\n" + _help()

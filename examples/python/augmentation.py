@@ -31,7 +31,7 @@ def augment(batch: Batch, random: torch.Generator) -> Batch:
     images = images.float() / 255
     angle = (torch.rand(count, device=images.device, generator=random) - 0.5) * math.pi / 2
     shift = torch.rand(count, 2, device=images.device, generator=random) - 0.5
-    # Half the width, rotated and moved: a random crop that is resized and rotated.
+    # Half the width, rotated and moved: the effect of a random crop that is resized and rotated.
     cos, sin = 0.5 * torch.cos(angle), 0.5 * torch.sin(angle)
     warp = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
     images = F.grid_sample(images, F.affine_grid(warp, list(images.shape), False), align_corners=False)
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=10)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     batch, size = (32, 256) if on_gpu else (4, 64)
 
@@ -100,11 +100,11 @@ def main() -> None:
     ahead = sidestream.prefetch(loader(args.steps, batch, size), args.device, transform=seeded())
     ours, ours_s = train(ahead, args.device)
     print(f"transform in the loop:     {args.steps / plain_s:8.1f} steps/s, losses sum up to {plain:.4f}")
-    print(f"transform beside the step: {args.steps / ours_s:8.1f} steps/s, losses sum up to {ours:.4f}")
+    print(f"transform during the step: {args.steps / ours_s:8.1f} steps/s, losses sum up to {ours:.4f}")
     print("the sums are the same" if math.isclose(plain, ours, rel_tol=1e-3) else "THE SUMS DIFFER")
     if not on_gpu:
         print(
-            "this is the processor, where nothing runs beside the model; "
+            "this is the CPU, where nothing runs concurrently with the model; "
             "a GPU transforms the next batch meanwhile"
         )
 

@@ -4,7 +4,7 @@ python examples/python/branches.py
 
 Two convolutions take the same input. A new stream for each of them in every `forward`, as is often seen, is
 slow and wrong: the branches do not wait for the input, and the memory of one may be reused while the other
-reads it. Here a tuple of stages is the branches, and the next stage gets the tuple of their results.
+reads it. Here a tuple of stages has the branches, and the next stage gets the tuple of their results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     steps = args.steps or (1_000 if on_gpu else 10)
     size = 256 if on_gpu else 64
@@ -58,7 +58,7 @@ def main() -> None:
 
     expected = [join((left(image), right(image))) for image in (image.to(args.device) for image in images)]
     close = all(torch.allclose(one, expected[at % len(images)], atol=1e-5) for at, one in enumerate(results))
-    print(f"{len(results)} images through two branches and what joins them")
+    print(f"{len(results)} images through two branches and the stage that joins them")
     print("the results are those of one branch after the other" if close else "THE RESULTS DIFFER")
     print(pipe.choice)
     if not on_gpu:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import sidestream
 
-#: The loop as a list of CUDA calls, for machines without PyTorch.
+#: The folder with the loop as a list of CUDA calls, for machines without PyTorch.
 PROGRAMS = Path(__file__).parents[1] / "streams"
 
 
@@ -57,12 +57,12 @@ def count(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A racy loop, and what the checker says about it.")
+    parser = argparse.ArgumentParser(description="A racy loop, and the report of the checker.")
     parser.add_argument("--device", help="cuda; simulated; or cpu, for the stream program")
     parser.add_argument("--steps", type=count, default=4)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     device = args.device or default_device()
     if device == "cpu":
         print(

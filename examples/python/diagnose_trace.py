@@ -1,4 +1,4 @@
-"""Why a GPU idled, from a trace of PyTorch's profiler, and what a change would be worth.
+"""Explain why a GPU idled, from a trace of PyTorch's profiler, and predict the gain of a change.
 
 python examples/python/diagnose_trace.py
 python examples/python/diagnose_trace.py my_trace.json --what-if pinned,no-sync
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--what-if", help="changes to predict together, such as pinned,prefetch=2")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     path, device = args.trace, args.device or default_device()
     report = None
     if path is None and device != "cpu":
@@ -62,7 +62,7 @@ def main() -> None:
     if not isinstance(report, sidestream.Diagnosis):
         return  # A folder: the summary of its traces was printed.
 
-    # These results as values, for a program to use.
+    # The findings are also available as values, for a program to use.
     for finding in report.findings:
         print(f"{finding.code}: worth {finding.saving_ns.likely / 1e6:.2f} ms of a step")
     for guess in report.what_if:

@@ -3,7 +3,7 @@
 torchrun --standalone --nproc-per-node 2 examples/python/distributed.py
 
 The ranks share only the gradients, which DistributedDataParallel exchanges. Without a GPU for each rank,
-the ranks run on the processor and communicate with gloo.
+the ranks run on the CPU and communicate with gloo.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import os
 
 import torch
 
-# DistributedDataParallel loads this part of PyTorch (2.11). A process group that exists by then is never
-# freed, not even by destroy_process_group: its threads would run while Python shuts down, and sometimes
-# abort it. So the module is loaded first.
+# DistributedDataParallel loads this part of PyTorch (2.11). A process group that is created before that is
+# never freed, not even by destroy_process_group: its threads would run while Python shuts down, and sometimes
+# abort the process. So the module is loaded first.
 import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=8, help="steps of an epoch")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     rank, ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     on_gpu = args.device != "cpu" and torch.cuda.device_count() >= ranks
     device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
@@ -83,7 +83,7 @@ def train(device: torch.device, steps: int) -> None:
     print(
         f"rank {dist.get_rank()} of {dist.get_world_size()} on {device}: {seen.item()} samples of its shard, "
         f"mean loss {mean:.4f}, {'the models agree' if agree else 'THE MODELS DIFFER'}\n",
-        # The line ends here too, in one write: the ranks write to the same terminal.
+        # The string ends with the newline, so that it is one write: the ranks write to one terminal.
         end="",
         flush=True,
     )

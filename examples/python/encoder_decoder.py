@@ -56,7 +56,7 @@ def count(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A frozen encoder beside a decoder in training.")
+    parser = argparse.ArgumentParser(description="A frozen encoder and a decoder in training.")
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
     )
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     steps = args.steps or (2_000 if on_gpu else 6)
     channels, size = ([32, 64, 128, 256, 512], 256) if on_gpu else ([8, 16], 32)
@@ -88,12 +88,13 @@ def main() -> None:
         optimizer.step()
         return loss.detach()
 
-    # Captured stages run their Python once. SGD can be captured unchanged; see docs/guide/pipelines.md.
+    # Captured stages run their Python code only at first. SGD can be captured unchanged; see
+    # docs/guide/pipelines.md.
     pipe = sidestream.Pipeline([encode, train], device=args.device, capture=on_gpu)
     start = time.perf_counter()
     losses = torch.stack(list(pipe(batches(steps, args.batch, size)))).cpu()
     seconds = time.perf_counter() - start
-    print(f"{steps} steps of batch {args.batch}: {steps / seconds:.1f} a second, measuring included")
+    print(f"{steps} steps of batch {args.batch}: {steps / seconds:.1f} a second, including the measurement")
     print(f"the loss went from {losses[0]:.4f} to {losses[-1]:.4f}")
     print(pipe.choice)
     if not on_gpu:

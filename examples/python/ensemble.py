@@ -3,8 +3,8 @@
 python examples/python/ensemble.py
 
 The models of an ensemble do not depend on each other, so on a GPU that none of them fills they can run
-concurrently. By hand this takes a stream for each, waits at both ends, and `record_stream` for what is
-freed in the backward pass. Here one module wraps all of them.
+concurrently. By hand this takes a stream for each model, waits at both ends, and `record_stream` for tensors
+that are freed in the backward pass. Here one module wraps all of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     steps = args.steps or (2_000 if on_gpu else 20)
 
@@ -82,7 +82,7 @@ def main() -> None:
     )
     print(training)
     if not on_gpu:
-        print("a GPU would run the models side by side, if that were measured to be faster")
+        print("a GPU would run the models concurrently, if a measurement shows that this is faster")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What overlapping copies with computation would gain, before you write any of it.
+"""Predict the gain of overlapping copies with computation, before you write any of it.
 
 python examples/python/overlap.py
 python examples/python/overlap.py --device cuda:0 --batch 32MiB --work 16384
@@ -24,7 +24,7 @@ def count(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What overlapping gains for a job.")
+    parser = argparse.ArgumentParser(description="Predict the gain of overlapping for a job.")
     parser.add_argument("--device", default="auto", help="a GPU if there is one, else the simulated H200")
     parser.add_argument("--steps", type=count, default=32, help="how many batches")
     parser.add_argument("--batch", default="4MiB", help="the size of a batch")
@@ -32,7 +32,7 @@ def main() -> None:
         "--work", type=int, default=4096, help="multiplications and additions for each four bytes"
     )
     args = parser.parse_args()
-    # Python functions do not run on a simulated GPU. This job does.
+    # Python functions do not run on a simulated GPU, but this job does.
     device = "sim:h200" if args.device == "cpu" else args.device
 
     result = sidestream.overlap(device, batch=args.batch, count=args.steps, work=args.work)

@@ -1,8 +1,8 @@
-"""Batches on the device before they are needed, with one line around any loader.
+"""Upload batches to the device before they are needed, with one line around any loader.
 
 python examples/python/prefetch.py
 
-The plain loop copies each batch when it is due, so that the GPU waits for the copy. `sidestream.prefetch`
+The plain loop copies each batch when it is due, so the GPU waits for the copy. `sidestream.prefetch`
 copies the next batches meanwhile, on a separate stream. The model, the optimizer and the loop do not
 change, and neither do the losses.
 """
@@ -21,7 +21,7 @@ Batch = dict[str, torch.Tensor]
 
 
 def loader(steps: int, batch: int) -> Iterator[Batch]:
-    """Yield images and labels in ordinary memory, which is not pinned."""
+    """Yield images and labels in pageable memory."""
     random = torch.Generator().manual_seed(0)
     for _ in range(steps):
         images = torch.randint(0, 256, (batch, 3, 64, 64), dtype=torch.uint8, generator=random)
@@ -29,13 +29,13 @@ def loader(steps: int, batch: int) -> Iterator[Batch]:
 
 
 def by_hand(batches: Iterable[Batch], device: str) -> Iterator[Batch]:
-    """Copy each batch when the loop asks for it."""
+    """Copy each batch when the loop requests it."""
     for batch in batches:
         yield {name: tensor.to(device) for name, tensor in batch.items()}
 
 
 def train(batches: Iterable[Batch], device: str) -> tuple[list[float], float]:
-    """Train a small model; return the losses and the seconds that it took."""
+    """Train a small model; return the losses and the elapsed seconds."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 32, 3, stride=2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(10)
@@ -71,11 +71,11 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=20)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     batch = 256 if on_gpu else 32
 
-    # The first run of a model selects its kernels; that time is not compared here.
+    # The first run of a model selects its kernels, so it is not timed.
     train(by_hand(loader(3, batch), args.device), args.device)
     plain, plain_s = train(by_hand(loader(args.steps, batch), args.device), args.device)
     prefetched = sidestream.prefetch(loader(args.steps, batch), args.device)
@@ -83,14 +83,14 @@ def main() -> None:
 
     print(f"by hand:   {args.steps / plain_s:8.1f} steps/s")
     print(f"prefetch:  {args.steps / ours_s:8.1f} steps/s")
-    # Some kernels add up in a different order each time.
+    # Some kernels add in a different order each time.
     same = torch.allclose(torch.tensor(ours), torch.tensor(plain), rtol=1e-3)
     print("the losses are the same" if same else "THE LOSSES DIFFER")
     if on_gpu:
         print(prefetched.statistics)
     else:
         print(
-            "this is the processor: batches were read ahead, and nothing was copied; "
+            "this is the CPU: batches were read ahead, and nothing was copied; "
             "a GPU copies them meanwhile"
         )
 

@@ -5,9 +5,9 @@ python examples/python/serve_http.py                  # serves until Ctrl-C
 python examples/python/serve_http.py --steps 256      # sends itself this many requests, and ends
 curl localhost:8000/predict -H 'content-type: application/json' -d '{"row": [0.1, 0.2, …]}'
 
-The status depends on what became of the request: 503 with Retry-After if it was refused, and 504 if its
-deadline passed. GET /metrics returns the counts for Prometheus. Needs fastapi, uvicorn and httpx. With
-`--device cpu` the GPU is a simulated one, and the race checker runs too.
+A refused request gets status 503 with Retry-After, and one whose deadline passed gets 504. GET /metrics
+returns the counts for Prometheus. Needs fastapi, uvicorn and httpx. With `--device cpu` the GPU is a
+simulated one, and the race checker runs too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Asked:
     """The body of a request."""
 
     row: list[float]
-    #: Milliseconds after which the answer is of no use any more.
+    #: Milliseconds after which the answer is of no use.
     deadline_ms: float | None = None
 
 
@@ -45,7 +45,7 @@ def perceptron() -> torch.nn.Module:
 
 
 def application(model: torch.nn.Module) -> fastapi.FastAPI:
-    """Make the server of one model. The batcher lives as long as the server."""
+    """Create the server for one model. The batcher lives as long as the server."""
     batcher: sidestream.Batcher[torch.Tensor]
 
     @contextlib.asynccontextmanager
@@ -62,7 +62,7 @@ def application(model: torch.nn.Module) -> fastapi.FastAPI:
             raise fastapi.HTTPException(422, f"row has {len(asked.row)} numbers; send {WIDTH}")
         deadline = None if asked.deadline_ms is None else asked.deadline_ms / 1e3
         try:
-            # Called in the event loop itself, not in a thread: the loop launches the batch of all its
+            # This runs in the event loop itself, not in a thread: the loop launches the batch of all its
             # requests.
             answer = await batcher.submit(torch.tensor(asked.row), deadline=deadline)
         except sidestream.RequestRefused as refused:
@@ -82,7 +82,7 @@ def application(model: torch.nn.Module) -> fastapi.FastAPI:
 
 
 async def ask(port: int, requests: int) -> None:
-    """Send this many requests, up to 64 at once."""
+    """Send this many requests, at most 64 at once."""
     turns = asyncio.Semaphore(64)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
 
@@ -135,9 +135,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="the port to listen on; 0 picks one")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     if args.device == "cpu":
-        print("this is a simulated GPU: its times say nothing about one")
+        print("this is a simulated GPU: its times say nothing about a real one")
         with sidestream.check(simulate=True) as found:
             asyncio.run(serve(perceptron(), args.port, args.steps))
         print(f"{len(found.races)} races")

@@ -3,10 +3,10 @@
 python examples/python/serving.py
 
 A pool of streams that take requests in turn is often seen. It is correct if each stream waits for its
-request and the caller waits for the streams. It gains little for small requests: then the host's launches
-are the limit, and streams do not shorten them. One batch of all requests does, and if they come one by one
-from many callers, a `sidestream.Batcher` makes batches of those that arrive together: serve_http.py has one
-behind HTTP.
+request and the caller waits for the streams. It gains little for small requests: then the host's launches are
+the limit, which streams do not change. One batch of all requests does, and if they come one by one from many
+callers, a `sidestream.Batcher` makes batches of those that arrive together: serve_http.py has one behind
+HTTP.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=256, help="how many requests")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     torch.manual_seed(0)
     layers = [torch.nn.Linear(512, 512) for _ in range(8)]

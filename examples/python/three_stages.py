@@ -4,7 +4,7 @@ python examples/python/three_stages.py
 
 Put on three streams by hand, as is often seen, this is wrong: nothing makes the second stream wait for the
 first, and PyTorch does not either. `sidestream.Pipeline` adds the waits, runs stage 1 of the next input
-concurrently with stage 2 of this one, and keeps that only if it was measured to be faster.
+concurrently with stage 2 of this one, and keeps that only if a measurement shows that it is faster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     steps = args.steps or (2_000 if on_gpu else 20)
     size = 512 if on_gpu else 64
@@ -53,8 +53,8 @@ def main() -> None:
     pipe = sidestream.Pipeline(stages, device=args.device, capture=on_gpu)
 
     start = time.perf_counter()
-    # Inputs are on the host: the pipeline uploads them.
-    # The sum is a kernel on the current stream, which waits.
+    # The inputs are on the host: the pipeline uploads them. The sum is a kernel on the current stream, which
+    # waits for the results.
     sums = torch.stack([result.sum() for result in pipe(inputs)]).cpu()
     seconds = time.perf_counter() - start
 
@@ -64,7 +64,7 @@ def main() -> None:
         for one in stages:
             x = one.call(x)
         expected.append(x.sum())
-    print(f"{steps} inputs through three stages: {steps / seconds:.0f} a second, measuring included")
+    print(f"{steps} inputs through three stages: {steps / seconds:.0f} a second, including the measurement")
     same = torch.allclose(sums, torch.stack(expected).cpu(), rtol=1e-4)
     print("the results are those of a plain loop" if same else "THE RESULTS DIFFER")
     print(pipe.choice)

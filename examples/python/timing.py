@@ -1,9 +1,9 @@
-"""How long a function takes: by the clock around the call, and by events on the device.
+"""The time of a function: by the clock around the call, and by events on the device.
 
 python examples/python/timing.py
 
-A PyTorch call returns once the work is enqueued. The clock around it measures the enqueueing, whatever the
-size of the work. `sidestream.benchmark` measures the device with events and the host separately, which
+A PyTorch call returns once the work is enqueued. The clock around it measures only the enqueueing, regardless
+of the size of the work. `sidestream.benchmark` measures the device with events and the host separately, which
 shows which of the two is slower.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=20, help="how many samples")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     size = 4096 if on_gpu else 256
     a, b = torch.randn(2, size, size, device=args.device).unbind()
@@ -58,9 +58,9 @@ def main() -> None:
     layers = sidestream.benchmark(small_layers, repeat=args.steps, device=args.device)
     print(layers)
     if layers.is_launch_bound:
-        print("streams would gain nothing here: it is the host that is late")
+        print("streams would gain nothing here: the host is the limit")
     if not on_gpu:
-        print("this is the processor, where the clock measures both; on a GPU the two differ")
+        print("this is the CPU, where the clock measures both; on a GPU the two differ")
 
 
 if __name__ == "__main__":

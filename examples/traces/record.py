@@ -3,8 +3,8 @@
     python3 record.py FOLDER [JOB...]
 
 Needs PyTorch and a GPU. Each variant is timed without the profiler first (the median over five runs of forty
-steps, in `truth.json` beside FOLDER), then traced over twelve steps. `truth.json` lists under `pairs` which
-changes of `sidestream diagnose --what-if` lead from which trace to which.
+steps, in `truth.json` next to FOLDER), then traced over twelve steps. Under `pairs`, `truth.json` lists the
+changes of `sidestream diagnose --what-if` that lead from one trace to another.
 """
 
 import ctypes
@@ -161,7 +161,7 @@ def pageable_small(variant):
 
 
 class Decode(torch.utils.data.Dataset):
-    """Items that each take some processor time."""
+    """A data set whose items each take some CPU time."""
 
     def __init__(self, milliseconds):
         self.milliseconds = milliseconds
@@ -248,7 +248,7 @@ def mask(variant):
 
     def step():
         y = run(x)
-        # The size of a mask's selection has to be read back by the host.
+        # The host must read back the number of elements that a mask selects.
         y = y[y > 0] if variant == "before" else torch.where(y > 0, y, 0.0)
         y.sum()
 
@@ -304,8 +304,8 @@ def both_ways(variant):
 
 
 def legacy(variant):
-    """Streams that wait for the legacy default stream; PyTorch's streams never do, so the runtime creates
-    these."""
+    """Create streams that wait for the legacy default stream; PyTorch's streams never do, so the CUDA runtime
+    creates these."""
     folders = [*site.getsitepackages(), "/usr/local/cuda"]
     found = [path for folder in folders for path in glob.glob(f"{folder}/**/libcudart.so*", recursive=True)]
     runtime = ctypes.CDLL(found[0])
@@ -378,7 +378,7 @@ JOBS = {
 
 
 def timed_ms(step):
-    """The time of a step without the profiler: the median of several runs."""
+    """Return the time of a step without the profiler: the median of several runs."""
 
     def run(steps):
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Augmentation on a GPU: whether its results equal the processor's, and how long it takes. ``seeds_gpu.py
+"""Augmentation on a GPU: whether its results equal those of the CPU, and how long it takes. ``seeds_gpu.py
 augmentation`` measures what it gains during training.
 
 python benches/augment_gpu.py [--part accuracy|times] [--json FILE]
@@ -6,7 +6,7 @@ python benches/augment_gpu.py --dry-run    # on a simulated GPU: all rows, but t
 
 The transform is a crop to half, enlarging, a rotation by up to 45 degrees, a blur over 7 pixels and a
 normalization, from bytes on the device. Device times are measured with events while the GPU is kept busy
-beforehand, so that they do not include the host; the host's times are shown beside them. torchvision and
+beforehand, so they do not include the host's time, which is shown separately. torchvision and
 kornia are measured too if they are installed.
 """
 
@@ -98,11 +98,13 @@ def composes(side: int) -> dict[str, list[images.Operator]]:
 
 
 def accuracy(device: str, side: int, count: int) -> dict[str, Any]:
-    """Return the largest difference from the processor: for bytes in levels, for numbers in their units."""
+    """Return the largest difference from the CPU's result: in levels for bytes, in their own units for
+    floats.
+    """
     rows = {}
     given = pictures(count, side, "cpu")
     print(
-        f"{'largest difference from the processor':42}"
+        f"{'largest difference from the CPU':42}"
         f"{'by the plan':>14}{'one by one':>14}{'channels last':>16}"
     )
     for name, operators in composes(side).items():
@@ -122,8 +124,8 @@ def accuracy(device: str, side: int, count: int) -> dict[str, Any]:
 
 
 def device_ms(run: Callable[[], Any], times: int, rounds: int, dry: bool) -> float:
-    """Return the median time of a run on the device, over rounds in which the GPU waits until all runs have
-    been submitted. Slow runs are measured less often.
+    """Return the median device time of a run. In each round the GPU waits until all runs have been submitted.
+    Slow runs are measured less often.
     """
     run()
     torch.cuda.synchronize()
@@ -140,8 +142,8 @@ def device_ms(run: Callable[[], Any], times: int, rounds: int, dry: bool) -> flo
         if dry:
             run()
             continue
-        # At least some tens of milliseconds, in cycles; and longer than the host takes to submit all runs,
-        # or the host's time would be measured.
+        # Some tens of milliseconds, in cycles, and longer than the host takes to submit all runs: otherwise
+        # the host's time would be measured.
         torch.cuda._sleep(max(40_000_000, int(4e9 * submitted * times)))
         begin.record()
         for _ in range(times):
@@ -153,7 +155,7 @@ def device_ms(run: Callable[[], Any], times: int, rounds: int, dry: bool) -> flo
 
 
 def host_ms(run: Callable[[], Any], rounds: int) -> float:
-    """Return the time of the calling thread for one run."""
+    """Return the host time of one run: that of the calling thread."""
     found: list[float] = []
     while len(found) < rounds:
         torch.cuda.synchronize()
@@ -179,7 +181,7 @@ def times(device: str, side: int, batches: list[int], rounds: int, dry: bool) ->
         given = pictures(count, side, device)
         numbers = list(range(count))
         one, two = (torch.empty(count, 3, side, side, device=device) for _ in range(2))
-        # Written once, then read and written again.
+        # Time of two passes over the memory: one tensor is written, then the other is copied into it.
         floor = device_ms(lambda two=two: two.zero_(), 20, rounds, dry) + device_ms(
             lambda one=one, two=two: two.copy_(one), 20, rounds, dry
         )

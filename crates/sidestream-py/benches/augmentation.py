@@ -1,7 +1,7 @@
-"""An augmentation during training: the part of that name in `seeds_gpu.py`.
+"""An augmentation during training: the code of the part `augmentation` in `seeds_gpu.py`.
 
 The transform crops, enlarges, rotates, blurs and normalizes images, with PyTorch's operators. One variant
-rotates image by image, with hundreds of launches and a copy from the host for each, as torchvision's does;
+rotates image by image, with hundreds of launches and one copy from the host per image, as torchvision does;
 the other has one warp for the whole batch and few launches.
 """
 
@@ -20,7 +20,7 @@ KERNEL = 7
 
 
 def network() -> torch.nn.Module:
-    """Nine convolutions, each with a quarter of the pixels of the previous one and twice its channels."""
+    """Nine convolutions. Each has a quarter of the pixels of the previous one and twice its channels."""
     layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 16, kernel_size=1), torch.nn.ReLU(inplace=True)]
     width = 16
     while width < 4096:
@@ -64,7 +64,7 @@ class Augment:
     def _rotated(image: torch.Tensor) -> torch.Tensor:
         angle = math.radians(random.uniform(-45.0, 45.0))
         cosine, sine = math.cos(angle), math.sin(angle)
-        # The source is pageable: the host waits for the stream.
+        # The source is pageable, so the host waits for the stream.
         matrix = torch.tensor([[[cosine, -sine, 0.0], [sine, cosine, 0.0]]]).to(image.device)
         grid = functional.affine_grid(matrix, [1, *image.shape], align_corners=False)
         mask = torch.ones_like(image[:1])

@@ -1,12 +1,12 @@
-"""What ``sidestream.check`` costs and finds on a machine with a GPU.
+"""The cost and the findings of ``sidestream.check`` on a machine with a GPU.
 
     python check_gpu.py            # everything, one JSON object per line
-    python check_gpu.py step       # what a training step takes: plain, checked, under PyTorch's sanitizer
+    python check_gpu.py step       # the time of a training step: plain, checked, under PyTorch's sanitizer
     python check_gpu.py loops      # a thousand correct steps: no race may be reported
     python check_gpu.py planted    # racy loops and their fixed twins
     python check_gpu.py host       # the extra cost of a copy while the host's own accesses are observed
 
-A part that fails says so in its line; the others run anyway.
+A part that fails reports that in its line; the other parts run anyway.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def guarded(part: str, name: str, run: Callable[[], dict[str, Any]]) -> None:
             raise
 
 
-# ---------------------------------------------------------------- (a) what a step takes
+# ---------------------------------------------------------------- (a) the time of a step
 
 
 def mlp_step(device: str = "cuda") -> Callable[[], object]:
-    """Use the foreach operators, as on a GPU, also on the processor."""
+    """Use the foreach operators on the CPU too, as a GPU does."""
     torch.manual_seed(0)
     model = perceptron(20, 512).to(device)
     step = trained(model, torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True), nn.functional.mse_loss)
@@ -119,7 +119,7 @@ def steps() -> None:
         guarded("step", how, run)
 
 
-# ---------------------------------------------------------------- (b) right programs
+# ---------------------------------------------------------------- (b) correct programs
 
 
 def loops() -> None:

@@ -1,7 +1,7 @@
-"""What ``sidestream.check(simulate=True)`` costs and finds on a machine without a GPU.
+"""The cost and the findings of ``sidestream.check(simulate=True)`` on a machine without a GPU.
 
     python check_simulated.py             # everything, one JSON object per line
-    python check_simulated.py step        # a training step on the processor: plain, and on a simulated GPU
+    python check_simulated.py step        # a training step on the CPU: plain, and on a simulated GPU
     python check_simulated.py planted     # the racy loops of check_gpu.py and their fixed twins
     python check_simulated.py loops       # a thousand correct steps: no race may be reported
     python check_simulated.py threads     # the extra cost of operators and queues with threads

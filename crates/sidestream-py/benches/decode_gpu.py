@@ -1,5 +1,5 @@
-"""Six loops of an engine that decodes with CUDA graphs, each with a planted fault and fixed: their traces,
-and the time of a step.
+"""Six loops of an engine that decodes with CUDA graphs, each with a planted fault and in a fixed form:
+records their traces, and times their steps.
 
     python crates/sidestream-py/benches/decode_gpu.py --out FOLDER [LOOP …]
 
@@ -28,7 +28,7 @@ import torch
 from either_device import Machine, Step
 from torch.profiler import ProfilerActivity, profile, record_function
 
-#: The number of iterations that are recorded, and that are in a window.
+#: Number of recorded iterations, and of iterations in a window.
 STEPS = 24
 WINDOWS = 5
 WARM_UP = 8
@@ -50,8 +50,8 @@ def host_memory(count: int, pinned: bool, dtype: torch.dtype = torch.int32) -> t
 
 
 class Engine:
-    """A model that makes one token per sequence in each iteration; its forward pass may run as a graph, the
-    sampling after it does not.
+    """A model that makes one token per sequence in each iteration. Its forward pass may run as a graph; the
+    sampling after that does not.
     """
 
     def __init__(self, layers: int = 32, side: int = 4096, batch: int = 16, words: int = 32_000) -> None:
@@ -70,7 +70,7 @@ class Engine:
     def forward(self, table: torch.Tensor | None = None) -> None:
         x = self.embedding[self.tokens]
         if table is not None:
-            # The table is read: the rest depends on it.
+            # Reads the table, so that the rest depends on the upload.
             x = x + table.view(-1)[0]
         for up, down in zip(self.weights[::2], self.weights[1::2]):
             x = x + torch.relu(x @ up) @ down
@@ -97,7 +97,7 @@ def marked(engine: Engine) -> Any:
 
 #: Functions to call when a loop has ended.
 LEFT: list[Callable[[], object]] = []
-#: For each loop: the codes of its cause, and the function that makes its iteration, repaired or not.
+#: For each loop: the codes of its cause, and the function that makes its iteration, faulty or fixed.
 LOOPS: dict[str, tuple[list[str], Callable[[bool], Step]]] = {}
 
 
@@ -111,7 +111,9 @@ def loop(*codes: str) -> Callable[[Callable[[bool], Step]], Callable[[bool], Ste
 
 @loop("BLOCKING_COPY", "SYNC_IN_STEP")
 def sampling_waited_for(repaired: bool) -> Step:
-    """The host reads the tokens of each iteration before it schedules the next; fixed, one step later."""
+    """The host reads the tokens of each iteration before it schedules the next. Fixed: it reads them one step
+    later.
+    """
     engine = Engine()
     replay = captured(engine.forward)
 
@@ -133,8 +135,8 @@ def detokenize(todo: Any) -> None:
 
 @loop("HOST_WORK")
 def detokenising(repaired: bool) -> Step:
-    """The launching thread decodes tokens to text, which takes longer than the device's work; repaired,
-    three processes do it.
+    """The launching thread decodes tokens to text, which takes longer than the device's work. Fixed: three
+    other processes decode.
     """
     engine = Engine()
     replay = captured(engine.forward)
@@ -162,8 +164,8 @@ def detokenising(repaired: bool) -> Step:
 
 @loop("COPY_ON_COMPUTE_STREAM")
 def tables_on_the_compute_stream(repaired: bool) -> Step:
-    """Block tables are uploaded in the stream of the graph; repaired, those of the next iteration on a
-    separate stream.
+    """Block tables are uploaded in the stream of the graph. Fixed: those of the next iteration are uploaded
+    in a separate stream.
     """
     engine, stream = Engine(), side_stream()
     host = host_memory(10 << 20, True)
@@ -191,8 +193,8 @@ def tables_on_the_compute_stream(repaired: bool) -> Step:
 
 @loop("LAUNCH_BOUND")
 def no_graph_of_this_size(repaired: bool) -> Step:
-    """No graph was captured for a batch of this size, so that its operators are launched one by one;
-    repaired, there is one.
+    """No graph was captured for a batch of this size, so its operators are launched one by one. Fixed: a
+    graph is captured.
     """
     engine = Engine(layers=60, side=1024, batch=24)
     forward = captured(engine.forward) if repaired else engine.forward
@@ -208,7 +210,7 @@ def no_graph_of_this_size(repaired: bool) -> Step:
 
 @loop("LAUNCH_BOUND")
 def padding(repaired: bool) -> Step:
-    """A graph's input is padded to its size by one operator after the other; fixed, inside the graph.
+    """The inputs are padded to the graph's size by one operator after another. Fixed: the graph pads them.
     """
     engine = Engine(layers=24, side=2048, batch=32)
     real = [torch.zeros(21, 64, device=DEVICE) for _ in range(64)]
@@ -239,7 +241,9 @@ def padding(repaired: bool) -> Step:
 
 @loop("PAGEABLE_COPY", "BLOCKING_COPY", "SYNC_IN_STEP")
 def two_faults(repaired: bool) -> Step:
-    """Block tables are uploaded from unpinned memory, and the tokens are waited for; fixed, neither."""
+    """Block tables are uploaded from pageable memory, and the host waits for the tokens. Fixed: neither
+    happens.
+    """
     engine = Engine()
     host = host_memory(2 << 20, repaired)
     table = torch.zeros(host.shape, dtype=host.dtype, device=DEVICE)
@@ -275,7 +279,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
     for form, repaired in (("before", False), ("after", True)):
         step = make(repaired)
         row[f"{form}_ms"] = round(MACHINE.timed_ms(step, WARM_UP, WARM_UP, STEPS, WINDOWS), 4)
-        # One-time work of the profiler is not in the trace.
+        # Keeps the one-time work of the profiler out of the trace.
         traced(step, None, 2)
         traced(step, folder / f"{name}.{form}.json.gz")
         while LEFT:

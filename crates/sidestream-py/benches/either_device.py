@@ -1,4 +1,4 @@
-"""Shared by ``truth_gpu.py`` and ``decode_gpu.py``: a GPU or, as a smoke test, the processor in its place.
+"""Shared by ``truth_gpu.py`` and ``decode_gpu.py``: a GPU or, for a smoke test, the CPU instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Nothing:
 
 
 class Machine:
-    """A device by the value of the option ``--device``: "cuda" or "cpu"."""
+    """The device that the option ``--device`` names: "cuda" or "cpu"."""
 
     def __init__(self, name: str) -> None:
         self.is_cuda = name == "cuda"
@@ -46,7 +46,7 @@ class Machine:
             torch.cuda.synchronize()
 
     def busy(self, seconds: float) -> int:
-        """Run the program's own work on the processor, in Python, for this many seconds."""
+        """Run Python code on the CPU for this many seconds, as the program's own work."""
         end, turns = time.perf_counter() + (seconds if self.is_cuda else 1e-5), 0
         while time.perf_counter() < end:
             turns += 1
@@ -69,7 +69,9 @@ class Machine:
         return graph.replay
 
     def timed_ms(self, step: Step, warm_up: int, first: int, steps: int, windows: int) -> float:
-        """Return the median step of `windows` windows of `steps` steps each, after some warm-up windows."""
+        """Return the median step time of `windows` windows of `steps` steps each, after some warm-up
+        windows.
+        """
         for at in range(warm_up):
             step(at)
         self.synchronize()

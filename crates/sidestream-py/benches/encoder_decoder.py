@@ -3,8 +3,8 @@
     python crates/sidestream-py/benches/encoder_decoder.py [--quick] [part …]
 
 Needs PyTorch with CUDA and the package `sidestream`. Variants of a job take turns within one process, and
-the figure of each is the median of its turns, in steps per second. A part that fails says so in a line and
-does not stop the others.
+the figure of each is the median of its turns, in steps per second. A part that fails prints a line about that
+and does not stop the others.
 
 Parts: `encoder_decoder` (a frozen encoder and a decoder in training, by batch size), `pairs` (other pairs
 of models), `uncaptured` (without capture compared with the plain loop, and that loop with itself), `stages`
@@ -41,7 +41,7 @@ MODES = ("serial", "streams", "serial-graphs", "graphs", "auto")
 
 
 class Size:
-    """How much is measured."""
+    """How many items, turns and rounds are measured."""
 
     def __init__(self, quick: bool) -> None:
         self.quick = quick
@@ -173,7 +173,7 @@ def by_hand_streams(job: Job) -> Callable[[int], None]:
 
 
 def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], None]]:
-    """Graphs one after the other, and on three streams with two slots."""
+    """Graphs one after another, and on three streams with two slots."""
     first = [part.to(DEVICE) for part in job.items[0]]
     warm = torch.cuda.Stream()
     warm.wait_stream(torch.cuda.current_stream())
@@ -187,8 +187,8 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
     encoders, decoders = [], []
     up, encoding, training = (torch.cuda.Stream() for _ in range(3))
     # Each part is captured on a separate stream. Captured on one stream, as `torch.cuda.graph` does by
-    # default, those of the tiny perceptrons hung the GPU when they ran concurrently: cuBLAS has one
-    # workspace per stream, which both then used.
+    # default, the graphs of the tiny perceptrons hung the GPU when they ran concurrently: cuBLAS has one
+    # workspace per stream, which both graphs then used.
     for slot in range(2):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=encoding):
@@ -352,8 +352,8 @@ def pairs(size: Size) -> None:
 
 
 def uncaptured(size: Size) -> None:
-    """Without capture the host is the limit for small models, and its time varies: so all variants train
-    one job, in many short turns.
+    """Without capture, small models are limited by the host, whose time varies. So all variants train one
+    job, in many short turns.
 
     The ratios are medians over the rounds, each between two turns of one round. The ratio of the plain loop
     to itself shows the noise.
@@ -458,7 +458,7 @@ def branches(size: Size) -> None:
 
 
 def host(size: Size) -> None:
-    """Stages that do next to nothing: what remains is the host's time for an item."""
+    """Stages that do next to nothing, so that what remains is the host's time for an item."""
     count = 500 if size.quick else 3000
     for kind, item in (
         ("pinned", torch.ones(8).pin_memory()),
@@ -481,8 +481,8 @@ def host(size: Size) -> None:
 
 
 class Noisy:
-    """A pair with dropout in one stage or in both, trained with momentum; deterministic, so that parameters
-    can be compared bit by bit.
+    """A pair with dropout in one stage or in both, trained with momentum. It is deterministic, so that
+    parameters can be compared bit by bit.
     """
 
     def __init__(self, both: bool, adam: bool, set_to_none: bool) -> None:
@@ -514,7 +514,7 @@ class Noisy:
 
 
 class OneBuffer:
-    """A loader that returns the same pinned memory each time, refilled, and a smaller batch at the end.
+    """A loader that refills and returns the same pinned memory each time, and a smaller batch at the end.
     """
 
     def __init__(self, count: int, kind: str) -> None:
@@ -611,7 +611,7 @@ def equal(size: Size) -> None:
 
 
 def stress(size: Size) -> None:
-    """Delay one stage at a time; each result must be that of its item."""
+    """Delay one stage at a time, and check that each result belongs to its item."""
     side = 1 << 16
 
     def wrong(mode: str, slow: int, kind: str, waits: bool = True) -> int:
@@ -683,8 +683,8 @@ def stress(size: Size) -> None:
     }
     say("stress", waits=False, wrong_as_it_has_to_be=sum(naive.values()), where=naive)
 
-    # A stage that cannot be captured: it says so, continues without a graph, and random numbers can be
-    # drawn afterwards.
+    # A stage that cannot be captured: the pipeline reports that and continues without a graph, and random
+    # numbers can be drawn afterwards.
     found_reasons = {}
     for name, stage in (
         ("item", lambda x: x + x.sum().item()),

@@ -1,14 +1,14 @@
-"""What a reader tries on the first day, measured on a GPU: `fetch`, `parallel`, `compare`, `overlap` with
-times. Takes less than four minutes.
+"""The features that a reader tries on the first day, measured on a GPU: `fetch`, `parallel`, `compare`,
+`overlap` with times. Takes less than four minutes.
 
     python everyday_gpu.py             # everything, one JSON object per line, with `ok`
     python everyday_gpu.py fetch       # one part: fetch, gradients, parallel, compare, overlap
-    python everyday_gpu.py --dry       # tiny and on the processor, as a smoke test
+    python everyday_gpu.py --dry       # tiny and on the CPU, as a smoke test
 
 The bars: a loop that reads its loss in each step runs at 98 % of the speed of one that never does; two
 branches that each fill a third of the GPU train 1.25 times as fast, and no pair of branches trains slower
 than 0.97 times serial; gradients are equal bit for bit; `compare` never calls equal what differs by 3 %,
-nor different what differs by 0.5 %, and cannot tell in at most 2 of 20 trials.
+nor different what differs by 0.5 %, and is undecided in at most 2 of 20 trials.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Set before CUDA starts: makes matrix products reproducible bit for bit.
+# Must be set before CUDA starts: makes matrix products reproducible bit for bit.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import parts
@@ -39,7 +39,7 @@ DEVICE = "cpu" if DRY else "cuda"
 
 
 def in_turn(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Return the times of all sides, in turn in each round, every other round in reverse."""
+    """Return the times of all sides. All sides run in each round, in reverse order in every other round."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for at in range(rounds):
         for name in list(sides) if at % 2 else list(sides)[::-1]:
@@ -51,8 +51,8 @@ def in_turn(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, li
 
 
 def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
-    """Measure the host's time of a step for each way to read its loss, drawn at random for each step of one
-    loop; the GPU keeps up with it.
+    """Measure the host's time of a step for each way to read its loss. One loop draws the way at random for
+    each step; the GPU keeps up with the host.
     """
     drawn = random.Random(3)
     mean = sidestream.RunningMean()
@@ -85,7 +85,7 @@ def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
         times[name].append(end - start)
         reads[name].append(end - made)
     synchronize()
-    # A pause of the machine is charged to the variant that is running.
+    # Drop the slowest twentieth: a pause of the machine is charged to the variant that is running.
     usual = {name: statistics.mean(sorted(of)[: -max(1, len(of) // 20)]) for name, of in times.items()}
     return {
         name: {
@@ -99,7 +99,7 @@ def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
 
 def fetch() -> None:
     """Time loops that read their loss in each step, compared with one that never does: with long steps, and
-    with short ones for which the host is the limit.
+    with short ones whose speed the host limits.
     """
     for kind, width, layers, rows in (
         ("device-bound", 4096, 8, 4096),
@@ -170,7 +170,7 @@ def fetch() -> None:
         if one > 0.02 or DRY:
             ok = DRY or (rates["fetch_all_then_read"] >= 0.98 and rates["running_mean"] >= 0.98)
         else:
-            # In a loop that the host limits, turns drift by several percent: there single steps are
+            # In a loop that the host limits, the times of turns drift by several percent, so single steps are
             # compared.
             fields["by_step"] = by_step(step, 2000)
             ok = all(fields["by_step"][name]["rate_of_never"] >= 0.98 for name in ("fetch", "running_mean"))
@@ -285,7 +285,7 @@ def gradients() -> None:
             all(torch.equal(one, other) for one, other in zip(outcomes[0], outcome))
             for outcome in outcomes[1:]
         ]
-        # The last run is serial again: if it differs, PyTorch itself is not reproducible.
+        # The last run is serial again: if its result differs, PyTorch itself is not reproducible.
         say(
             part="gradients",
             kind=kind,
@@ -298,13 +298,13 @@ def gradients() -> None:
 
 
 def parallel() -> None:
-    """Time training steps of two branches: on streams, one after the other, and as `auto` chose, compared
-    with a plain loop.
+    """Time training steps of two branches: on streams, one after another, and in the mode that `auto` chose,
+    compared with a plain loop.
     """
     # Layers, branches, rows and widths. A softmax has a block of 1,024 threads for each row, so 44 rows of
-    # a million fill a third of 132 multiprocessors, for tenths of a millisecond each. Products have tiles
-    # of 128 x 128, of which a library may use more by splitting the sums, and are so short that the host
-    # may be the limit; then the whole GPU; then next to nothing.
+    # a million fill a third of 132 multiprocessors, for tenths of a millisecond each. The matrix products
+    # have tiles of 128 x 128, which a library may split, and are so short that the host may be the limit. The
+    # next shape fills the whole GPU, and the one after that next to nothing.
     shapes = {
         "a third": (8, 2, 44, 1 << 20),
         "a sixth": (8, 2, 22, 1 << 20),
@@ -340,7 +340,8 @@ def parallel() -> None:
             torch.manual_seed(5)
             made = [branch() for _ in range(count)]
             modules[mode] = sidestream.parallel(*made, mode=mode)
-            # A softmax has no parameters: its branch has a backward pass because of the layers before it.
+            # A softmax has no parameters: its branch has a backward pass only because of the layers before
+            # the softmax.
             x = torch.randn(rows, width, device=DEVICE, requires_grad=is_softmax)
             steps_of[mode] = step_of(modules[mode], nn.Identity(), nn.Linear(count * width, 1), x)
         torch.manual_seed(5)
@@ -396,8 +397,8 @@ def parallel() -> None:
 
 
 def compare() -> None:
-    """Run twenty trials each of functions that differ by a known fraction, in both directions: device time
-    that is set by a cycle counter, and products.
+    """Run twenty trials for each pair of functions that differ by a known fraction, in both directions:
+    device time set by a cycle counter, and matrix products.
     """
     if DRY:
         result = sidestream.compare(sum, max, list(range(2_000)), device="cpu", seconds=0.01)
@@ -432,8 +433,8 @@ def compare() -> None:
         )
         spent = time.perf_counter()
 
-    # Products over rows in steps that add whole waves: 3 % more work. The extra time is measured alone,
-    # long before.
+    # Matrix products whose rows grow in steps that add whole waves: 3 % more work. The extra time is measured
+    # alone, long before.
     a, b = torch.randn(13_200, 2048, device=DEVICE, dtype=torch.bfloat16), torch.randn(
         2048, 2048, device=DEVICE, dtype=torch.bfloat16
     )
@@ -480,8 +481,8 @@ def compare() -> None:
 
 
 def overlap() -> None:
-    """Compare what `overlap` predicts from the times of the stages with the loop itself: two streams, and
-    one; the bar is an error of 3 %.
+    """Compare the times that `overlap` predicts from those of the stages with the measured loop, on two
+    streams and on one. The error must be below 3 %.
     """
     if DRY:
         say(
@@ -561,7 +562,8 @@ def overlap() -> None:
         )
         del inputs, outputs
 
-        # The kernels in one stream, as in a training loop: copies run a step ahead on a separate stream.
+        # All kernels run in one stream, as in a training loop, and copies run a step ahead on a separate
+        # stream.
         inputs = [torch.empty_like(up, device=DEVICE) for _ in range(2)]
         copied, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
         side, back = torch.cuda.Stream(), torch.cuda.Stream()

@@ -4,8 +4,8 @@ PyTorch and no GPU.
     cargo build -p sidestream-stand-in --lib
     python crates/sidestream-py/benches/fetch_host.py target/debug/libsidestream_stand_in.so [--quick]
 
-Prints one JSON object: microseconds of processor time of the calling thread per call, the least of seven
-turns. The driver's share is that of the stand-in, not of a real driver.
+Prints one JSON object: microseconds of the calling thread's CPU time per call, the lowest of seven turns.
+They contain the time of the stand-in, not that of a real driver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: More calls would wait for the stand-in's device.
+#: With more calls the host would wait for the stand-in's device.
 TIMES = 20 if "--quick" in sys.argv else 200
 
 

@@ -3,9 +3,9 @@
 ``python images_cpu.py [FOLDER] [--workers 2] [--rounds 3] [--epochs 1]``, with torchvision and Pillow
 installed. Without a folder it makes pictures of 500 x 375 pixels. All are read from the page cache.
 
-Each row says what it does. A DataLoader crops, resizes and flips in its workers, since its batches need
-pictures of one size. Ours decodes the needed region into a slab; the rest runs on the GPU, or on the
-processor if PyTorch has no GPU.
+The name of each row says what it measures. A DataLoader crops, resizes and flips in its workers, since its
+batches need pictures of one size. ``images.Loader`` decodes the needed region into a slab; the rest runs on
+the GPU, or on the CPU if PyTorch has no GPU.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import torch
 from sidestream import images
 
 BATCH = 64
-#: Warm-up batches of a run, which do not count.
+#: Number of warm-up batches of a run, which do not count.
 WARM_UP = 8
 
-#: The number of different pictures; further ones are these files under other names,
-#: which a loader reads and decodes like any others.
+#: Number of different pictures. Further ones are these files under other names, which a loader reads and
+#: decodes like any others.
 DIFFERENT = 1024
 
 
 def make(folder: Path, count: int) -> None:
-    """Mosaics of sample pictures, as JPEG of quality 90 by Pillow."""
+    """Write mosaics of sample pictures, as JPEG files of quality 90 encoded by Pillow."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory() as small:
@@ -57,8 +57,9 @@ Run = Callable[[], float]
 
 
 def steady(epochs: Iterable[Iterable[int]]) -> float:
-    """Return pictures per second, from batch to batch: startup and batches that are ready by then do not
-    count."""
+    """Return the pictures per second, measured between batches: the startup and the batches that are ready by
+    then do not count.
+    """
     count, start = 0, 0.0
     for number, pictures in enumerate(itertools.chain.from_iterable(epochs)):
         if number < WARM_UP:
@@ -99,12 +100,14 @@ def of_torchvision(folder: Path, workers: int, epochs: int, decoder: str, floats
 def of_sidestream(
     folder: Path, workers: int, epochs: int, operators: list[images.Operator], *, runs: bool
 ) -> Run:
-    """With operators, only the needed regions are decoded; ``runs`` says whether the operators run, too."""
+    """With operators, only the needed regions are decoded; ``runs`` says whether the operators run as
+    well.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     augment = images.Compose(operators) if operators else None
 
     def run() -> float:
-        # A new loader each time: an existing one would prepare batches while the other rows are timed.
+        # A new loader in each run: an existing one would prepare batches while the other rows are timed.
         with images.Loader(folder, batch_size=BATCH, workers=workers, augment=augment) as loader:
             if not runs:
                 return steady((len(batch) for batch in loader) for _ in range(epochs))

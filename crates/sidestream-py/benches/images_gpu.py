@@ -1,5 +1,5 @@
-"""Pictures per second of ``sidestream.images.Loader`` on a GPU, decoded by its engines and on the
-processor, and the processor cores that it takes.
+"""Pictures per second of ``sidestream.images.Loader`` on a GPU, decoded by the GPU's engines and on the CPU,
+and the number of CPU cores that this takes.
 
 python benches/images_gpu.py [FOLDER] [--workers 16] [--seconds 2] [--json FILE]
 python benches/images_gpu.py --dry    # on a simulated GPU: all rows, but figures have no meaning
@@ -9,12 +9,11 @@ which 1,024 differ), which needs Pillow; if that is not installed, it uses the p
 about 300 x 220. Each row loads, decodes and augments for a number of seconds, after a few batches that do
 not count; first alone, then with a training step of a convolutional network on each batch, a narrow one and
 a wide one. "Of the limit" is the rate relative to the slower of the two alone, the loader and the step.
-Cores are the processor seconds of all threads of the process per second of the clock; "one core" are rows
-in which the process may use only one. Before that it reports how far the engines' pixels are from the
-processor's.
+Cores are the CPU seconds of all threads of the process per second of wall time; in the rows "one core" the
+process may use only one. Before that it reports how far the engines' pixels differ from those of the CPU.
 
 CUDA reads CUDA_DEVICE_MAX_CONNECTIONS when it starts. A loader with engines sets it to 32 if it is not set;
-so does this program, and says so. With 8, CUDA's default, it shows what the setting gains.
+so does this program, and reports that. Set to 8, CUDA's default, it shows what the setting gains.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-# Set before CUDA starts.
+# Must be set before CUDA starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 import torch
@@ -41,7 +40,7 @@ from torch.nn import functional
 import sidestream
 from sidestream import images
 
-#: Batches of a row that do not count, including those that were ready before the first request.
+#: Number of batches of a row that do not count, including those that were ready before the first request.
 WARM_UP = 6
 
 
@@ -54,7 +53,7 @@ def compose(side: int) -> images.Compose:
 
 
 def batches(loader: images.Loader) -> Generator[Any]:
-    """Return the batches of epoch after epoch."""
+    """Return the batches of all epochs, one after another, without an end."""
     prefetched = loader.prefetch("cuda")
     while True:
         yield from prefetched
@@ -70,7 +69,7 @@ def cores(count: int | None) -> Iterator[None]:
 
     def keep(to: set[int]) -> None:
         for thread in os.listdir("/proc/self/task"):
-            # A thread that has ended meanwhile.
+            # The thread may have ended meanwhile.
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread), to)
 
@@ -82,8 +81,8 @@ def cores(count: int | None) -> Iterator[None]:
 
 
 def apart(folder: Path, count: int, share: float) -> tuple[float, int, int]:
-    """Return, for batches that engines decode, the mean and the largest difference from the processor's in
-    levels, and the number of batches that they refused.
+    """Compare the batches that engines decode with those of the CPU. Return the mean and the largest
+    difference in levels, and the number of batches that the engines refused.
     """
     whole = images.Compose([images.Resize((256, 256))])
     with contextlib.ExitStack() as stack:
@@ -191,10 +190,10 @@ def main() -> None:
             mean, most, refused = result[f"apart, share {share:g}"] = apart(folder, args.batch, share)
             print(
                 f"share {share:g}: pixels of 256 x 256 are {mean:.3f} levels in the mean and {most} at most "
-                f"from the processor's, {refused} batches refused"
+                f"from the CPU's, {refused} batches refused"
             )
         rows: dict[str, dict[str, Any]] = {
-            f"processor, {workers} workers": {"workers": workers},
+            f"CPU, {workers} workers": {"workers": workers},
             "engines, 1 worker": {"workers": 1, "decode": "gpu"},
             "engines, 1 worker, one core": {"workers": 1, "decode": "gpu", "cores": 1},
         }

@@ -1,4 +1,5 @@
-"""Whether a stream that waits for another process's event sees what that process wrote, and what it costs.
+"""Whether a stream that waits for another process's event sees what that process wrote, and what the wait
+costs.
 
     python crates/sidestream-py/benches/interprocess_gpu.py [--quick]
 
@@ -22,12 +23,12 @@ import torch.multiprocessing
 
 ROUNDS, EXCHANGES = (3, 50) if "--quick" in sys.argv else (20, 500)
 VALUES = 1 << 22
-# About 20 ms, during which a stream that waits for nothing completes.
+# About 20 ms. A stream that does not wait completes its copy in that time.
 BUSY_CYCLES = 40_000_000
 
 
 def produce(pipe: Connection) -> None:
-    """Write the requested values, and announce each at once or when it is complete."""
+    """Write the requested values, and announce each at once or when the write is complete."""
     torch.cuda.init()
     stream = sidestream.Stream()
     written, of_torch = sidestream.Event(interprocess=True), torch.cuda.Event(interprocess=True)
@@ -70,7 +71,7 @@ class Consumer:
         self.value = 0
 
     def ask(self, cycles: int, hosts_wait: bool = False) -> int:
-        """Request the next value, and return when its write is announced to be in a stream."""
+        """Request the next value, and return its number once the other process has announced the write."""
         self.value += 1
         self.pipe.send((self.value, cycles, hosts_wait))
         assert self.pipe.recv() == self.value
@@ -96,7 +97,7 @@ class Consumer:
         return wrong
 
     def exchange_ms(self, hosts_wait: bool) -> tuple[float, int]:
-        """Return how long one round takes, and whether the last value arrived."""
+        """Return the milliseconds of one round, and whether the last copied value is wrong."""
         start = time.perf_counter()
         for _ in range(EXCHANGES):
             self.ask(0, hosts_wait)
@@ -109,7 +110,7 @@ class Consumer:
 
 
 def refused_here() -> str:
-    """Return the driver's error for a handle of the same process."""
+    """Return the driver's error when a process opens a handle of its own event."""
     try:
         sidestream.Event.from_ipc_handle("cuda", sidestream.Event(interprocess=True).ipc_handle())
     except sidestream.DeviceError as error:
@@ -130,7 +131,7 @@ def main() -> None:
     consumer = Consumer(pipe)
     for wait in consumer.waits:
         wrong = consumer.wrong_behind(wait)
-        # Without a wait a value may arrive in time.
+        # A value may arrive in time without a wait.
         expected = (wrong > 0) == (wait == "nothing")
         said = {"waits for": wait, "rounds": ROUNDS, "stale": wrong, "as expected": expected}
         print(json.dumps(said), flush=True)

@@ -5,8 +5,8 @@
 A folder is a checkout of the package's repository, since neither package ships its tests; the package
 itself is installed from the package index: ``pip install --no-deps torchgpipe==0.0.7 fairscale==0.4.13``.
 Prints a JSON object for each: how pytest ended, and what was found. No race may be found in the correct
-ones. fairscale's ``OffloadModel`` moves its shards on two streams without any wait, and serves as the one
-that must be found.
+packages. fairscale's ``OffloadModel`` moves its shards on two streams without any wait; that race must be
+found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-#: By name: the package, the tests, and whether they race.
+#: For each name: the package, its tests, and whether they race.
 TESTS = {
     "torchgpipe": [("torchgpipe", ["tests"], False)],
     "fairscale": [
@@ -59,7 +59,7 @@ def run(name: str, folder: Path, tests: list[str], races: bool, options: list[st
             found = json.loads(report.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {"part": "package", "name": name, "error": ran.stderr[-2000:]}
-    # Old packages fail some tests with a new PyTorch; their GPU work counts all the same.
+    # Old packages fail some tests with a new PyTorch; the GPU work of these tests counts all the same.
     summary = next(
         (line for line in reversed(ran.stdout.splitlines()) if " passed" in line or " failed" in line), ""
     )

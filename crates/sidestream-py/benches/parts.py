@@ -21,8 +21,8 @@ def say(part: str, **found: Any) -> None:
 def run(parts: Mapping[str, Callable[[], dict[str, Any] | None]], asked: Iterable[str] = ()) -> int:
     """Run the requested parts, or all, and return the program's exit code.
 
-    The result of a part is in its last line, with ``ok`` unless the part says otherwise. A part that fails
-    says so there, and the others run anyway.
+    The last line of a part has its result, with ``ok`` true unless the part sets it. The line of a part that
+    fails has the error, and the other parts run anyway.
     """
     names = [*asked] or [*parts]
     if unknown := set(names) - set(parts):

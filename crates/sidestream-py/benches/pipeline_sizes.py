@@ -1,4 +1,4 @@
-"""What measuring costs a pipeline of ten jobs, and tables over batch sizes, on one GPU.
+"""The cost of the measurement in pipelines of ten jobs, and tables over batch sizes, on one GPU.
 
     python crates/sidestream-py/benches/pipeline_sizes.py [--quick] [epochs] [sweeps]
 
@@ -29,7 +29,7 @@ from sidestream import Pipeline
 
 
 def full_size(batch: int) -> Job:
-    """Two convolutions each, all at full image size: the device is the limit from batch 8 on."""
+    """Two convolutions in each stage, at full image size: with 8 images or more the device is the limit."""
     encoder = nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU()
     )
@@ -39,7 +39,7 @@ def full_size(batch: int) -> Job:
 
 
 def augmented(batch: int, one_by_one: bool = False) -> Job:
-    """An augmentation in place of the encoder, and a classifier that is trained on its results."""
+    """An augmentation instead of the encoder, and a classifier that is trained on its results."""
     side = augmentation.SIDE
     items = [(pixels, pinned(torch.randint(0, 10, (batch,)))) for pixels, _ in images(batch, side=side)]
     small = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 10))
@@ -56,9 +56,8 @@ def synchronize() -> None:
 
 
 def epochs(quick: bool) -> None:
-    """Time epochs of a new pipeline, and the first one of another pipeline of these stages, relative to the
-    steps per second of the plain loop, which runs before and after each. Medians over as many pipelines as
-    time allows.
+    """Time epochs of a new pipeline, and the first epoch of another pipeline of the same stages, relative to
+    the plain loop, which runs before and after each. Return medians over as many pipelines as time allows.
     """
     sizes = (2, 8, 32, 64) if DEVICE == "cuda" else (2,)
     count, most_s = (40, 2.0 if quick else 5.0) if DEVICE == "cuda" else (3, 0.0)
@@ -89,7 +88,7 @@ def epochs(quick: bool) -> None:
         relative: dict[str, list[float]] = {}
         start = time.perf_counter()
         while not relative or time.perf_counter() - start < most_s:
-            # Separate functions, for which no measurement is known.
+            # Separate functions, for which no measurement exists.
             stages = [lambda item, job=job: job.encode(item), lambda item, job=job: job.train(item)]
             pipe = Pipeline(stages, capture=capture)
             for epoch in ("first", "second", "third", "fourth", "of the next pipeline"):

@@ -1,4 +1,4 @@
-"""What `prefetch` reaches on one GPU, and whether it ever corrupts a batch.
+"""The speed of `prefetch` on one GPU, and whether it ever corrupts a batch.
 
     python crates/sidestream-py/benches/prefetch_gpu.py [--quick] [PART ...]
 
@@ -27,7 +27,7 @@ from timing import medians, seconds
 import sidestream
 
 QUICK = "--quick" in sys.argv
-#: Without a GPU `epochs` and `ten_loops` are dry runs: on the processor, with little work.
+#: Without a GPU, `epochs` and `ten_loops` are dry runs: on the CPU, with little work.
 DRY = not torch.cuda.is_available()
 GPU = torch.device("cpu" if DRY else "cuda:0")
 BATCH_BYTES = 38 << 20
@@ -161,8 +161,8 @@ def small() -> None:
 
 
 def epochs() -> None:
-    """Time a new prefetcher for each epoch, compared with one that is kept: 40 batches of 33.6 MB, and its
-    memory.
+    """Time a new prefetcher for each epoch, compared with one prefetcher that is kept: 40 batches of 33.6 MB.
+    Also measure its memory.
     """
     count, side = (4, 64) if DRY else (40, 4096)
     labels = torch.randint(0, 10, (side // 2,), device=GPU)
@@ -217,8 +217,8 @@ def epochs() -> None:
 
 
 def ten_loops() -> None:
-    """Time ten loops with `.to()`, with `non_blocking` from pinned memory, and with `prefetch` from both, a
-    new prefetcher each epoch, in turns.
+    """Time ten loops, in turns: with `.to()`, with `non_blocking` from pinned memory, and with `prefetch`
+    from pageable and from pinned memory. Each epoch has a new prefetcher.
     """
     rounds = 2 if DRY else 4 if QUICK else 12
     worst = 0.0
@@ -261,8 +261,8 @@ def ten_loops() -> None:
 
 
 class Numbered:
-    """Batches in which every element is the number of its batch; the memory is refilled for each, like a
-    loader's.
+    """Batches in which every element is the batch's number. Their memory is refilled for each batch, as a
+    loader does.
     """
 
     def __init__(self, count: int, elements: int, pinned: bool) -> None:
@@ -324,7 +324,7 @@ class Consumer:
         self.batches += 1
         way = self.random.randrange(8)
         if way < 3:
-            # The device is behind: the batch is read long after it was released.
+            # Delays the device: the batch is read long after it was released.
             torch.cuda._sleep(self.random.choice([20_000, 200_000]))
             self.look(batch, number)
         elif way == 3:
@@ -334,7 +334,7 @@ class Consumer:
                     self.look(*kept)
                 self.kept.clear()
         elif way == 4:
-            # A view of the batch on a third stream, which is recorded for it, and released at once.
+            # A view of the batch is used on a third stream, for which it is recorded, and released at once.
             part = batch[batch.numel() // 2 :]
             self.third.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.third):
@@ -342,7 +342,7 @@ class Consumer:
                 self.wrong_third.add_((part != number).sum())
             part.record_stream(self.third)
         elif way == 5:
-            # A view that outlives the tensor from which it was made.
+            # Keeps a view longer than the tensor from which it was made.
             self.kept.append((batch[1:], number))
         elif way == 6:
             pass
@@ -368,7 +368,7 @@ def stress() -> None:
     say("stress", what="naive", batches=naive.batches, wrong_elements=wrong, corrupts=wrong > 0)
 
     total = 5_000 if QUICK else 100_000
-    # Depth and kind of memory of each run, and how it keeps batches.
+    # Depth and kind of memory of each run, and the way in which it keeps batches.
     runs = [(2, False, "grow"), (2, True, "grow"), (3, False, "copy"), (4, True, "copy"), (1, False, "grow")]
     for depth, is_pinned, keep in runs:
         consumer = Consumer(seed)
@@ -396,14 +396,14 @@ def stress() -> None:
 
 
 def taken() -> int:
-    """Return the bytes of the device that are in use, by all processes."""
+    """Return the bytes of device memory that are in use, by all processes."""
     free, total = torch.cuda.mem_get_info(GPU)
     return total - free
 
 
 def ring(depth: int) -> None:
-    """Measure the device memory of a ring. In a separate process, since freed memory is kept for the next
-    ring.
+    """Measure the device memory of a ring. This runs in a separate process, since freed memory is kept for
+    the next ring.
     """
     batch = torch.zeros(BATCH_BYTES, dtype=torch.uint8)
     compute = Compute(0.001)
@@ -423,7 +423,9 @@ def ring(depth: int) -> None:
 
 
 def memory() -> None:
-    """Measure the ring's device memory, and what stays on side streams over epochs with a transform."""
+    """Measure the ring's device memory, and the memory that stays on side streams over epochs with a
+    transform.
+    """
     for depth in (2, 3, 4):
         subprocess.run([sys.executable, __file__, f"--ring={depth}"], check=True)
     torch.cuda.synchronize()

@@ -1,5 +1,5 @@
-"""What a priority gains for a few small kernels beside queued work, launched one by one and as a CUDA
-graph.
+"""The gain of a high priority for a few small kernels while other work is queued. The kernels are launched
+one by one and as a CUDA graph.
 
     python crates/sidestream-py/benches/priorities_gpu.py [--quick]
 
@@ -26,14 +26,14 @@ LEAST, MOST = torch.cuda.Stream.priority_range()
 
 
 def products() -> Callable[[], object]:
-    """Make matrix products of 8192 x 8192, whose blocks run long."""
+    """Make matrix products of 8192 x 8192, whose thread blocks run long."""
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     out = torch.empty_like(a)
     return lambda: torch.mm(a, a, out=out)
 
 
 def sums() -> Callable[[], object]:
-    """Make sums over a gigabyte, whose blocks take some microseconds."""
+    """Make sums over a gigabyte, whose thread blocks take some microseconds."""
     a = torch.zeros(1 << 28, device="cuda")
     return lambda: a.add_(1.0)
 
@@ -60,7 +60,7 @@ def latency(
             with torch.cuda.stream(behind):
                 for _ in range(12):
                     background()
-            # Until the first kernel runs.
+            # Sleep until the first kernel runs.
             time.sleep(0.0005)
         with torch.cuda.stream(stream):
             start = time.perf_counter()

@@ -1,15 +1,15 @@
-"""What `sidestream.profile` measures of a step without the profiler, compared with the program in a process
+"""The accuracy with which `sidestream.profile` measures a step without the profiler, compared with a process
 that has no profiler.
 
     python crates/sidestream-py/benches/profile_gpu.py [--device cpu] [--runs N] [--json FILE] [--bar]
     [PROGRAM …]
 
-Ten programs of different kinds, five runs of each. A run is two processes: one steps the program and knows of
-no profiler, the other has it profiled. "base" is the measured step by that of the first process, less 1;
-"estimate" is the same for what `diagnose` makes of the trace alone, without what was timed. Of both the
-median of the runs is printed, and the worst. With ``--bar`` it fails unless all bases are within 10 % and
-eight of ten estimates within 20 %. ``--device cpu`` runs small tensors without a diagnosis: bases only, and
-by the time of the processor, so that what else runs on the machine does not count.
+Ten programs of different kinds, five runs of each. A run is two processes: one steps the program without a
+profiler, the other profiles it. "base" is the relative error of the measured step, compared with the first
+process; "estimate" is that of the step that `diagnose` estimates from the trace alone. The median and the
+worst run of both are printed. With ``--bar`` it fails unless all bases are within 10 % and eight of ten
+estimates within 20 %. ``--device cpu`` runs small tensors without a diagnosis: bases only, and in CPU time,
+so that other programs on the machine do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 Step = Callable[[int], None]
-#: Seconds that the first process steps before it times, and while it times.
+#: Seconds for which the first process steps before it is timed, and while it is timed.
 WARM_UP_S, TIMED_S = 0.5, 1.5
 BASE_OFF, ESTIMATE_OFF, ESTIMATES = 0.10, 0.20, 8
 KEY = "sidestream.unprofiled"
@@ -64,7 +64,7 @@ class Machine:
             self.torch.cuda.synchronize()
 
     def works(self, seconds: float) -> int:
-        """Run the program's own work in Python, which takes this long on any machine."""
+        """Run Python code for this long, as the program's own work."""
         end_ns, turns = self.clock_ns() + int(1e9 * seconds), 0
         while self.clock_ns() < end_ns:
             turns += 1
@@ -104,8 +104,7 @@ def training(machine: Machine) -> Step:
     nn, side = machine.torch.nn, machine.side(1024, 64)
     layers = [part for _ in range(6) for part in (nn.Linear(side, side), nn.ReLU())]
     model = nn.Sequential(*layers).to(machine.device)
-    # The learning rate is so low that the weights do not change: denormal numbers would slow down a
-    # processor.
+    # The learning rate is so low that the weights do not change: denormal numbers would slow down a CPU.
     optimizer = machine.torch.optim.Adam(model.parameters(), lr=1e-7)
     x = machine.torch.randn(machine.side(2048, 32), side, device=machine.device)
 
@@ -119,7 +118,7 @@ def training(machine: Machine) -> Step:
 
 @program
 def transformer(machine: Machine) -> Step:
-    """An encoder without gradients: operators of several sizes."""
+    """An encoder without gradients, with operators of several sizes."""
     width = machine.side(512, 32)
     layer = machine.torch.nn.TransformerEncoderLayer(
         width, 8, 2 * width, batch_first=True, device=machine.device
@@ -136,7 +135,7 @@ def transformer(machine: Machine) -> Step:
 
 @program
 def pageable_upload(machine: Machine) -> Step:
-    """A copy of memory that is not pinned, and a kernel that needs it."""
+    """A copy from pageable memory, and a kernel that needs its data."""
     host, w = machine.host(32, pinned=False), machine.square(machine.side(2048, 128))
 
     def step(_: int) -> None:
@@ -175,7 +174,8 @@ def reads_its_loss(machine: Machine) -> Step:
 
 @program
 def prepares_its_batch(machine: Machine) -> Step:
-    """The host's own work, then the device's, which runs concurrently with the work for the next step."""
+    """The host's own work, then the device's work, which runs concurrently with the host's work for the next
+    step."""
     w = machine.square(machine.side(2048, 128))
 
     def step(_: int) -> None:
@@ -189,7 +189,7 @@ def prepares_its_batch(machine: Machine) -> Step:
 
 @program
 def two_kinds_of_steps(machine: Machine) -> Step:
-    """Gradients are gathered over four steps."""
+    """Gradients are accumulated over four steps."""
     linear = machine.torch.nn.Linear(machine.side(1024, 64), machine.side(1024, 64)).to(machine.device)
     optimizer = machine.torch.optim.Adam(linear.parameters(), lr=1e-7)
     x = machine.torch.randn(machine.side(4096, 64), machine.side(1024, 64), device=machine.device)
@@ -226,13 +226,13 @@ def second_stream(machine: Machine) -> Step:
     return step
 
 
-#: The number of steps after which a program repeats itself.
+#: Number of steps after which a program repeats itself.
 EVERY = {"two_kinds_of_steps": 4}
 
 
 def plain(name: str, device: str) -> dict[str, Any]:
-    """Time a step in a process without a profiler: the total time divided by the number of steps, from one
-    wait to another.
+    """Time a step in a process without a profiler: the total time between two waits, divided by the number of
+    steps.
     """
     machine = Machine(device)
     step, at = PROGRAMS[name](machine), 0
@@ -241,7 +241,7 @@ def plain(name: str, device: str) -> dict[str, Any]:
         nonlocal at
         machine.synchronize()
         begun_ns, first = machine.clock_ns(), at
-        # The clock is read only now and then. Each time there are as many steps of each kind.
+        # The clock is read only now and then, always after equally many steps of each kind.
         while machine.clock_ns() - begun_ns < 1e9 * seconds or at == first:
             for _ in range(8):
                 step(at)
@@ -256,7 +256,7 @@ def plain(name: str, device: str) -> dict[str, Any]:
 
 
 def profiled(name: str, device: str) -> dict[str, Any]:
-    """Run the program under `sidestream.profile`; also return what its trace alone would have shown."""
+    """Run the program under `sidestream.profile`; also return the estimate from its trace alone."""
     import sidestream
     from sidestream import _profile
 
@@ -272,7 +272,7 @@ def profiled(name: str, device: str) -> dict[str, Any]:
                 profile.step()
                 at += 1
                 if end is None and profile.unprofiled is not None:
-                    # The one that is left out, and those that are recorded.
+                    # The one step that is left out, and the recorded steps.
                     end = at + 22
         found: dict[str, Any] = {"problem": profile.problem}
         if profile.unprofiled is not None:
@@ -332,7 +332,7 @@ def main() -> int:
         not_agreed = drifting = 0
         sizes = set()
         for run in range(options.runs):
-            # The processes take turns, so that neither has the quieter half of the machine's time.
+            # The processes take turns, so that neither always has the quieter half of the machine's time.
             order = ["plain", "profiled"] if run % 2 == 0 else ["profiled", "plain"]
             both = {which: in_process(which, name, options.device) for which in order}
             rows.append({"program": name, "run": run, **both})

@@ -1,12 +1,12 @@
-"""What PyTorch's profiler costs: kinds of calls, and whole steps of 24 jobs, timed with and without it;
+"""The cost of PyTorch's profiler: kinds of calls, and whole steps of 24 jobs, are timed with and without it;
 their traces are kept.
 
     python crates/sidestream-py/benches/profiler_cost_gpu.py --out FOLDER [--device cpu] [JOB …]
 
-`diagnose` takes its cost of the profiler from here. Two processes run all jobs. Each times every job before
-any profiler has run, then again in turns with a profiler of the host only, of the device only, and of both,
-which writes a trace. FOLDER gets ``truth.json`` and ``traces.tar`` (traces of at most ten steps,
-compressed). On an H200 it takes less than four minutes.
+`diagnose` uses these figures for the cost of the profiler. Two processes run all jobs. Each process times
+every job before any profiler has run, then again in turns with a profiler of the host only, of the device
+only, and of both; the last writes a trace. FOLDER gets ``truth.json`` and ``traces.tar`` (traces of at most
+ten steps, compressed). On an H200 it takes less than four minutes.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ MACHINE = Machine(ARGS.device)
 IS_CUDA, DEVICE = MACHINE.is_cuda, MACHINE.device
 synchronize = MACHINE.synchronize
 ROUNDS = 2
-#: Seconds of a window of plain steps, and the number of windows that are timed at a time.
+#: Seconds of a window of plain steps, and number of windows that are timed at a time.
 WINDOW_S, WINDOWS = 0.06 if IS_CUDA else 0.002, 5
-#: The number of steps that are recorded.
+#: Number of recorded steps.
 RECORDED = 10
 #: For each job, the function that makes its step.
 JOBS: dict[str, Callable[[], Step]] = {}
@@ -94,7 +94,7 @@ def training(model: nn.Module, optimizer: torch.optim.Optimizer, *shape: int) ->
     return step
 
 
-# Similar jobs take turns: those with even numbers are one half, those with odd numbers the other.
+# Similar jobs alternate: jobs with even numbers are one half, jobs with odd numbers the other.
 
 
 @job
@@ -109,8 +109,9 @@ def layers_forward() -> Step:
 
 
 class Attention(nn.Module):
-    """Attention as in GPT-2: one product for queries, keys and values, and its own split, mask and
-    merge."""
+    """Attention as in GPT-2: one product for queries, keys and values, and separate operators for split, mask
+    and merge.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -270,7 +271,7 @@ def small_operators() -> Step:
 
 @job
 def views_and_lists() -> Step:
-    # Few of its operators launch anything.
+    # Few of these operators launch a kernel.
     x = randn(16, 64, 64)
 
     def step(_: int) -> None:
@@ -408,7 +409,7 @@ def mixed_precision() -> Step:
 
 @job
 def tokens() -> Step:
-    # Greedy decoding with a growing cache; each token is read.
+    # Greedy decoding with a growing cache; the host reads each token.
     model = Gpt(of(4, 1), of(256, 32), of(4, 2)).to(DEVICE).eval()
 
     def step(_: int) -> None:
@@ -464,7 +465,7 @@ def compiled() -> Step:
     return step
 
 
-# Kinds of calls, each a number of times in a loop.
+# Kinds of calls. Each is called a number of times in a loop.
 
 
 def calls() -> dict[str, Callable[[], object]]:
@@ -530,7 +531,7 @@ def activities(host: bool, device: bool) -> list[ProfilerActivity]:
     return wanted + ([ProfilerActivity.CUDA] if device and IS_CUDA else [])
 
 
-#: The kinds of profiler: of the host, of the device.
+#: For each kind of profiler: whether it records the host, and the device.
 KINDS = {"host": (True, False), "device": (False, True), "both": (True, True)}
 
 
@@ -549,7 +550,7 @@ def kinds_of_calls() -> dict[str, dict[str, float]]:
 
 
 def plain_ms(step: Step, warm_up_s: float) -> list[float]:
-    """Return the mean step of each window; the window waits for the device only at its end."""
+    """Return the mean step time of each window; the host waits for the device only at the end of a window."""
     synchronize()
     begun, count = time.perf_counter(), 0
     while time.perf_counter() - begun < warm_up_s or count < 3:
@@ -570,7 +571,7 @@ def plain_ms(step: Step, warm_up_s: float) -> list[float]:
 def profiled_ms(
     step: Step, which: tuple[bool, bool], steps: int, path: Path | None, options: dict[str, Any]
 ) -> list[float]:
-    """Return the time from the end of each step to the next, by a clock beside the profiler."""
+    """Return the time between the ends of consecutive steps, by a clock other than the profiler's."""
 
     def write(profiler: Any) -> None:
         if path is not None:
@@ -611,7 +612,7 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
 
 
 def one_round(folder: Path) -> dict[str, Any]:
-    """Run all jobs in this process: without a profiler first."""
+    """Run all jobs in this process, first without a profiler."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     begun, rows, failed = time.perf_counter(), {}, []
@@ -627,7 +628,8 @@ def one_round(folder: Path) -> dict[str, Any]:
             traceback.print_exc()
             failed.append(name)
         gc.collect()
-    # The second round has the reverse order, so that no variant always has the warmer process.
+    # The second round has the reverse order, so that no variant always runs in a process that is further
+    # warmed up.
     for name in [name for name in (names if ARGS.round == 0 else names[::-1]) if name in first]:
         if time.perf_counter() - begun > ARGS.limit:
             failed.append(f"{name} (no time left)")
@@ -676,8 +678,8 @@ def show(truth: dict[str, Any]) -> None:
 
 
 def pack(traces: Path, out: Path) -> tuple[int, int]:
-    """Pack the traces into archives that can be copied anywhere, the first round's first. Return the number
-    of archives, and of traces that are in none.
+    """Pack the traces into archives that can be copied anywhere, those of the first round first. Return the
+    number of archives, and the number of traces that are in none.
     """
     most, packed, left_out, archives = 15_000_000, 0, 0, [tarfile.open(out / "traces0.tar", "w")]
     for path in sorted(traces.iterdir(), key=lambda path: (".1." in path.name, path.name)):

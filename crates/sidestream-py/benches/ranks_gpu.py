@@ -1,14 +1,15 @@
-"""Ten runs of two ranks with one planted fault, and its cost: slow by computation, by the loader or by
-copies, in a tensor, data or pipeline group, and one run without a fault.
+"""Nine runs of two ranks with one planted fault each, and one run without a fault; measures what each fault
+costs. The slow rank computes longer, waits for its loader, or waits for copies; the ranks form a tensor, data
+or pipeline group.
 
 On a machine with two GPUs:
 
     python benches/ranks_gpu.py OUT [--steps 12]
 
-OUT/ranks.tar has the traces, CASE/rank0.json.gz and CASE/rank1.json.gz, and truth.json, of which there is
-also a copy beside it: for each case the slow rank, the cause, a step without the profiler with and without
-the fault, and the time of each rank's own work without exchanges. `--dry` runs a small version with gloo on
-the processor, to test the script.
+OUT/ranks.tar has the traces, CASE/rank0.json.gz and CASE/rank1.json.gz, and truth.json, which is also written
+next to the archive: for each case the slow rank, the cause, the time of a step with and without the fault
+(without the profiler), and the time of each rank's own work without exchanges. `--dry` runs a small version
+with gloo on the CPU, to test the script.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.profiler import ProfilerActivity, profile, schedule
 
-#: For each case: the groups, the planted fault, and its rank.
+#: For each case: the groups, the planted fault, and the rank that has it.
 CASES = {
     "tensor_compute": ("tensor", "compute", 1),
     "tensor_loader": ("tensor", "loader", 0),
@@ -84,7 +85,7 @@ class Job:
     def step(self, kind: str, planted: str, batches: Any, talks: bool) -> None:
         x = next(batches).to(self.device).expand(self.size, self.size)
         if planted == "copies":
-            # The copy is pageable, on the stream of the kernels.
+            # The source is pageable, and the copy runs in the stream of the kernels.
             self.on_device.copy_(self.large)
         times = 2 if planted == "compute" else 1
         getattr(self, kind)(x, times, talks)
@@ -95,15 +96,15 @@ class Job:
         return y
 
     def tensor(self, x: torch.Tensor, times: int, talks: bool) -> None:
-        """A tensor group: the result of each layer is summed over the group before the next layer."""
+        """A tensor group: the result of each layer is summed over the group before the next layer runs."""
         for layer in range(LAYERS):
             x = self.compute(x, layer, times)
             if talks:
                 dist.all_reduce(x, group=self.groups["tensor"])
 
     def data(self, x: torch.Tensor, times: int, talks: bool) -> None:
-        """A data group: gradients are summed while the next layer is computed; all of them are waited for
-        at the end.
+        """A data group: gradients are summed while the next layer is computed, and the rank waits for all of
+        them at the end.
         """
         works = []
         for layer in range(LAYERS):
@@ -115,12 +116,12 @@ class Job:
         self.gradients[0].mul_(0.5)
 
     def pipeline(self, x: torch.Tensor, times: int, talks: bool) -> None:
-        """A pipeline of two stages: all micro-batches forward, then all of them backward."""
+        """A pipeline of two stages: all micro-batches run forward, then all of them backward."""
         group, peer = self.groups["pipeline"], 1 - self.rank
         half = LAYERS // 2
         for back in (False, True):
             for _ in range(MICRO_BATCHES):
-                # The first stage begins forward, the last one backward.
+                # The first stage begins the forward pass, the last one the backward pass.
                 begins = (self.rank == 0) != back
                 y = x.contiguous()
                 if talks and not begins:
@@ -211,7 +212,7 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("--steps", type=int, default=12, help="steps in a trace, and in a measurement")
-    parser.add_argument("--dry", action="store_true", help="on the processor, with gloo")
+    parser.add_argument("--dry", action="store_true", help="on the CPU, with gloo")
     args = parser.parse_args()
     if not args.dry and (not torch.cuda.is_available() or torch.cuda.device_count() < 2):
         sys.exit("two GPUs are needed; --dry tries the script without")

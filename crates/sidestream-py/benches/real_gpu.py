@@ -1,9 +1,9 @@
-"""What only a real GPU shows, with real PyTorch: one JSON object per line, with `ok`.
+"""Tests that need a real GPU and real PyTorch: one JSON object per line, with `ok`.
 
     python crates/sidestream-py/benches/real_gpu.py [part …]
 
 Needs PyTorch with CUDA and the package `sidestream`. Each part runs alone, and is `ok` if all of its
-assertions pass. Parts that need two GPUs say so if there is one.
+assertions pass. Parts that need two GPUs are skipped, with a reason, if there is only one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def part(run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
 
 
 def late(stream: Any, value: float, after: int = LONG) -> torch.Tensor:
-    """Return memory with zeros that becomes `value` once the stream has slept."""
+    """Return memory of zeros that the stream sets to `value` after a long kernel."""
     with torch.cuda.stream(stream):
         tensor = torch.zeros(SIDE, device="cuda")
         stream.synchronize()
@@ -49,7 +49,7 @@ def late(stream: Any, value: float, after: int = LONG) -> torch.Tensor:
 
 
 def seen(tensor: torch.Tensor, on: Stream) -> float:
-    """Return what a stream reads there now."""
+    """Return the value that a stream reads there now."""
     with on:
         copy = tensor.clone()
         on.synchronize()
@@ -120,7 +120,7 @@ def events() -> dict[str, Any]:
 
 @part
 def many_streams() -> dict[str, Any]:
-    """Streams whose handles were returned are reused, and memory that was used on them can be reused."""
+    """Handles of streams that were returned are reused, and so is memory that was used on these streams."""
     handles = set()
     torch.cuda.synchronize()
     start = torch.cuda.memory_allocated()
@@ -142,7 +142,9 @@ def many_streams() -> dict[str, Any]:
 
 @part
 def arrays() -> dict[str, Any]:
-    """Batches without PyTorch first, then imported by it, on a separate stream that has to wait."""
+    """Batches are made before PyTorch is imported; then PyTorch imports them, on a separate stream that has
+    to wait.
+    """
     code = """
 import numpy as np, sidestream
 held = []
@@ -169,7 +171,7 @@ print("right")
 def profile() -> dict[str, Any]:
     model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
     batch = torch.randn(4096, 2048)
-    # 100 steps without the profiler and 9 with it; the rest runs unprofiled.
+    # 100 steps are timed without the profiler and 9 recorded with it; the rest runs unprofiled.
     with sidestream.profile(steps=8, timed=100) as profiled:
         for _ in range(112):
             model(batch.to("cuda", non_blocking=True)).sum().backward()
@@ -213,8 +215,8 @@ def benchmark() -> dict[str, Any]:
 
 @part
 def memory_runs_out() -> dict[str, Any]:
-    """PyTorch caches nearly all memory, unused: a prefetcher asks it to free some. If the memory is in use,
-    the error says so.
+    """PyTorch caches nearly all memory, unused: a prefetcher asks PyTorch to free some. If the memory is in
+    use, the error says so.
     """
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
@@ -313,8 +315,8 @@ def workspaces() -> dict[str, Any]:
 
 @part
 def engine_notes() -> dict[str, Any]:
-    """Which memory PyTorch's engine records in backward: a gradient that it passes to a node of another
-    stream, and nothing else.
+    """Compare the check with PyTorch's engine, case by case: the engine records a gradient that it passes to
+    a node of another stream, and no other memory.
 
     Memory that is not recorded is reused while the other stream still works. The check must agree in each
     case.
@@ -414,7 +416,7 @@ def two_gpus() -> dict[str, Any]:
         one.synchronize()
     found["event across"] = float(moved[-1])
     assert found == {"stream across": 1.0, "event across": 2.0}, found
-    # Prefetch to the other GPU, while the first one is current, both with and without a transform there.
+    # Prefetch to the other GPU while the first one is current, with and without a transform there.
     for transform in (None, lambda batch: [batch[0] * 2]):
         batches = ([torch.full((1 << 20,), float(number)).pin_memory()] for number in range(40))
         for number, batch in enumerate(sidestream.prefetch(batches, "cuda:1", transform=transform)):

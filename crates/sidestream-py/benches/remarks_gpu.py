@@ -1,5 +1,5 @@
-"""What ``sidestream.check`` remarks on beside races, on a GPU: each part in a separate process, since a
-device-side assert destroys its context.
+"""The remarks of ``sidestream.check`` about things other than races, on a GPU. Each part runs in a separate
+process, since a device-side assert destroys its context.
 
     python remarks_gpu.py [PART…]      # one JSON object for each part and its twin, with "ok"
 """
@@ -11,12 +11,12 @@ import subprocess
 import sys
 from typing import Any
 
-#: By name: the remark that the first of the two must have and the second must not.
+#: For each name: the remark that the first of two programs must have and the second must not have.
 PARTS = {"late": "LATE_ERROR", "made": "STREAMS_MADE", "held": "MEMORY_HELD", "wait": "WAIT_NOT_NEEDED"}
 
 
 def late(twin: bool) -> None:
-    """An index beyond the end of a table, found when the host waits."""
+    """An index is beyond the end of a table, which is noticed when the host waits."""
     import torch
 
     table = torch.ones(8, 4, device="cuda")
@@ -46,7 +46,7 @@ def made(twin: bool) -> None:
 
 
 def held(twin: bool) -> None:
-    """A side stream is behind: memory that was recorded for it cannot be reused."""
+    """A side stream is slow: memory that was recorded for it cannot be reused yet."""
     import torch
 
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()

@@ -1,9 +1,9 @@
-"""What `Batcher` reaches on one GPU: an 8-layer perceptron of width 512, one row per request.
+"""The speed of `Batcher` on one GPU: an 8-layer perceptron of width 512, one row per request.
 
     python crates/sidestream-py/benches/requests_gpu.py [--quick] [PART …]
 
 Parts: alone, closed, threads, opened, start, memory, overload, right, urgent. One JSON object per line.
-Latency of the open loop counts from when a request was to arrive, not from when it could be sent.
+The latency of the open loop counts from the scheduled arrival of a request, not from when it was sent.
 docs/benchmarks.md has the figures.
 """
 
@@ -94,8 +94,8 @@ async def closed_loop(batcher: Batcher, callers: int, lasting: float) -> float:
 async def open_loop(
     batcher: Batcher, rate: float, lasting: float, deadline: float | None = None, by_task: bool = False
 ) -> dict[str, Any]:
-    """Poisson arrivals. An answer counts when its callback is called, or when a task of the loop that waits
-    for it resumes.
+    """Poisson arrivals. The time of an answer is when its callback is called, or when a task that waits for
+    the answer resumes.
     """
     drawn = random.Random(7)
     row = rows(64)
@@ -118,7 +118,7 @@ async def open_loop(
         over(meant, answer)
 
     tasks: set[Any] = set()
-    # All arrivals are drawn beforehand: the batcher is measured, and not the generator.
+    # All arrivals are drawn in advance, so that the batcher is measured, not the generator.
     arrivals: list[float] = []
     at = 0.0
     while at < lasting:
@@ -128,14 +128,14 @@ async def open_loop(
     start = time.perf_counter()
     while count < len(arrivals):
         now = time.perf_counter()
-        # The requests that were to arrive by now, but no more in a turn of the loop than a server finds in
-        # its sockets: other tasks have their turn, too.
+        # The requests that are due by now, but at most as many per turn of the loop as a server finds in its
+        # sockets: other tasks need turns, too.
         for meant in arrivals[count : count + 64]:
             if start + meant > now:
                 break
             count += 1
-            # A deadline counts from when the request was to arrive, as the latency does: a server knows
-            # when a request reached it.
+            # A deadline counts from the scheduled arrival, as the latency does: a server knows when a request
+            # reached it.
             left = None if deadline is None else start + meant + deadline - now
             try:
                 answer = batcher.submit(row[count % 64], deadline=left)
@@ -147,7 +147,7 @@ async def open_loop(
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
                 else:
-                    # A task for each request costs more than the request.
+                    # A callback, since a task for each request would cost more than the request.
                     answer.add_done_callback(functools.partial(over, start + meant))
         ahead = start + arrivals[count] - time.perf_counter() if count < len(arrivals) else 0.0
         await asyncio.sleep(0 if ahead < 0.001 else ahead - 0.0005)
@@ -167,7 +167,7 @@ async def open_loop(
 
 @part
 def alone() -> dict[str, Any]:
-    """Plain PyTorch: one request after the other, and over a pool of 16 streams."""
+    """Plain PyTorch: one request after another, and spread over 16 streams."""
     model = perceptron()
     requests = [x.pin_memory() for x in rows(64)]
     result = {}
@@ -193,7 +193,7 @@ def alone() -> dict[str, Any]:
 
 @part
 def closed() -> dict[str, Any]:
-    """An event loop with a number of outstanding requests."""
+    """An event loop with a fixed number of outstanding requests."""
     result: dict[str, Any] = {}
     with Batcher(perceptron(), SIZES, 0.0005, slots=3) as batcher:
         warm(batcher)
@@ -206,7 +206,7 @@ def closed() -> dict[str, Any]:
 
 @part
 def threads() -> dict[str, Any]:
-    """64 threads, each waiting for its answer."""
+    """64 threads; each waits for its answer before its next request."""
     with Batcher(perceptron(), SIZES, 0.0001, slots=3) as batcher:
         warm(batcher)
         ends = time.perf_counter() + seconds()
@@ -273,7 +273,7 @@ def start() -> dict[str, Any]:
 
 @part
 def memory() -> dict[str, Any]:
-    """The memory of the graphs of all sizes in a slot, compared with the graph of the largest alone."""
+    """The graph memory of all sizes in a slot, compared with that of the largest size alone."""
     wide = 256 if QUICK else 4096
     model = (
         torch.nn.Sequential(*(torch.nn.Linear(wide, wide) for _ in range(4)))
@@ -295,7 +295,7 @@ def memory() -> dict[str, Any]:
                         answer.result()
                 if all(len(slot.graphs) == len(sizes) for each in batcher._classes for slot in each.slots):
                     break
-            # Memory of batches without a graph belongs to the cache.
+            # The memory of batches without a graph belongs to PyTorch's cache.
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             return torch.cuda.memory_reserved() - before
@@ -311,7 +311,7 @@ def memory() -> dict[str, Any]:
 
 @part
 def overload() -> dict[str, Any]:
-    """Three times as many requests as it can serve, with a deadline of 20 ms."""
+    """Three times as many requests as the batcher can serve, with a deadline of 20 ms."""
     with Batcher(perceptron(), SIZES, 0.0005, slots=3, max_queue=2048) as batcher:
         warm(batcher)
         most = asyncio.run(closed_loop(batcher, 256, seconds()))
@@ -342,7 +342,7 @@ def right() -> dict[str, Any]:
         expected = ((many.cuda() @ weights).relu() @ weights).cpu()
         each = list(many.unbind(0))
         batches = 200 if QUICK else 100_000
-        # As many groups in flight as keep all slots busy. Small ones are drawn more often, so that there
+        # As many groups in flight as keep all slots busy. Small groups are drawn more often, so that there
         # are many batches.
         waiting: deque[list[tuple[int, sidestream.Answer]]] = deque()
         while sum(batcher.statistics.batches.values()) < batches or waiting:
@@ -365,7 +365,7 @@ def right() -> dict[str, Any]:
 
 @part
 def urgent() -> dict[str, Any]:
-    """One urgent request at a time, alone and beside background batches that fill the GPU."""
+    """One urgent request at a time, alone and together with background batches that fill the GPU."""
     side = 4096
     weights = torch.randn(side, side, device="cuda", dtype=torch.bfloat16)
 

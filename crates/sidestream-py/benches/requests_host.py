@@ -3,9 +3,9 @@ PyTorch and no GPU.
 
     python crates/sidestream-py/benches/requests_host.py [--quick]
 
-Prints one JSON object: microseconds of processor time per request, over all threads, the best of five
-turns. The interpreter runs one thread at a time, so this bounds what any GPU can serve. `refused_us` is a
-request whose deadline has passed, `refused_late_us` one whose deadline cannot be met.
+Prints one JSON object: microseconds of CPU time per request, over all threads, the best of five turns. The
+interpreter runs one thread at a time, so this bounds what any GPU can serve. `refused_us` is a request whose
+deadline has passed, `refused_late_us` one whose deadline cannot be met.
 
 A second object is for one event loop that gets three times the requests that it can serve, with a deadline
 of 20 ms and a device that takes 1 ms for a batch: the share of accepted requests that met their deadline,
@@ -36,7 +36,7 @@ SIZES = tuple(1 << power for power in range(10))
 
 
 class Stream:
-    """A stream whose work is complete at once."""
+    """A stream whose work completes at once."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -53,7 +53,7 @@ class Stream:
 class Event(Stream):
     """An event that is recorded after the work enqueued so far."""
 
-    #: When all of that work is complete.
+    #: The time at which all of that work is complete.
     device_over = 0.0
     over = 0.0
 
@@ -73,13 +73,13 @@ class Event(Stream):
 
 
 def worked(x: torch.Tensor) -> torch.Tensor:
-    """Make a model that takes the device a millisecond."""
+    """Make a model that takes one millisecond of device time."""
     Event.device_over = max(Event.device_over, time.perf_counter()) + 0.001
     return x
 
 
 class Torch:
-    """PyTorch, with the processor as its GPU."""
+    """PyTorch, with the CPU as its GPU."""
 
     cuda = SimpleNamespace(
         Stream=Stream,
@@ -112,7 +112,7 @@ def batcher(model: Callable[..., Any] = lambda x: x, **how: Any) -> Batcher:
 
 
 def best(run: Callable[[], float]) -> float:
-    """Return microseconds per request."""
+    """Return the microseconds of CPU time per request."""
     return min(run() for _ in range(1 if QUICK else 5)) * 1e6
 
 
@@ -202,7 +202,7 @@ def main() -> None:
 
 
 def overloaded() -> dict[str, Any]:
-    """Arrivals at three times the rate of the closed loop, three turns each."""
+    """Requests arrive at three times the rate of the closed loop, in three turns."""
     from requests_gpu import closed_loop, open_loop
 
     lasting = 1.0 if QUICK else 3.0

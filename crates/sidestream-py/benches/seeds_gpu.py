@@ -1,4 +1,4 @@
-"""What five texts that teach CUDA streams do, in our own variants, on one GPU: each line has our
+"""The experiments of five texts that teach CUDA streams, in our own variants, on one GPU: each line has our
 measurement and, if the text states one, its own figure. Takes at most eight minutes.
 
     python crates/sidestream-py/benches/seeds_gpu.py [PART ...]
@@ -33,9 +33,9 @@ from torch.profiler import record_function
 import sidestream
 
 TINY = "--tiny" in sys.argv
-# A simulated GPU has this name, too; it exists only once the parts run.
+# A simulated GPU is also named "cuda"; it exists only while the parts run.
 DEVICE = pair_of.DEVICE = "cuda"
-#: How much is measured: the steps of a turn, and the turns.
+#: Number of steps in a turn, and number of turns.
 SIZE = pair_of.Size(quick=True)
 SIZE.items, SIZE.rounds = (2, 1) if TINY else (20, 5)
 
@@ -43,7 +43,7 @@ Run = Callable[[int], None]
 
 
 def line(what: str, measured: float | str, unit: str = "", text: str = "") -> None:
-    """Print our figure, and the text's beside it."""
+    """Print our figure, and next to it the text's."""
     shown = measured if isinstance(measured, str) else f"{measured:,.2f}"
     print(f"  {what:58}{shown:>12} {unit:12}{text and f'text: {text}'}".rstrip(), flush=True)
 
@@ -65,8 +65,8 @@ def moved(batch: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def two_streams(first: Callable[[Any], Any], second: Callable[[Any], object], items: Any) -> Run:
-    """The usual hand-written code, with its waits: the first stage of the next item on one stream, the
-    second stage of this one on another.
+    """The usual hand-written code, with its waits: one stream runs the first stage of the next item while
+    another runs the second stage of this item.
     """
     ahead, behind = torch.cuda.Stream(), torch.cuda.Stream()
 
@@ -95,7 +95,7 @@ def network(width: int, layers: int) -> torch.nn.Module:
 
 
 def step_of(model: torch.nn.Module) -> Callable[[Any], torch.Tensor]:
-    """Make a training step, on inputs and labels."""
+    """Make a training step, which takes inputs and labels."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step(batch: Any) -> torch.Tensor:
@@ -174,7 +174,7 @@ def loader() -> None:
         print(sidestream.overlap(train, pageable))
 
 
-# Text 2: its benchmark, and the number of streams; text 3: a product compared with its minimum time.
+# Text 2: its benchmark, and the number of streams. Text 3: a matrix product compared with its minimum time.
 
 
 TEXTS_OF_STREAMS = {2: "2 to 4 streams do (2)", 4: "3 times (3)", 16: "rarely more than 8 does (2)"}
@@ -224,12 +224,12 @@ def pair() -> None:
         chosen = {}
         for name, capture in (("Pipeline", False), ("Pipeline(capture=True)", True)):
             mine = job.again()
-            # A simulated GPU has no times for a choice.
+            # A simulated GPU has no times from which to choose a mode.
             mode = ("graphs" if capture else "streams") if TINY else "auto"
             stages = [mine.encode, mine.train]
             variants[name], chosen[name] = pair_of.ours(stages, mine.batches, mode, SIZE, capture=capture)
         plain, hand, *_ = variants
-        # The text's figures are for its batch of 8.
+        # The text's figures are for its own batch size, 8.
         found = rates(variants, {plain: "83 on an A10G (4)", hand: "91 on an A10G (4)"} if batch == 8 else {})
         for name in (hand, *chosen):
             gain(f"gained by {name}", found, name, plain, "9.6 % with batches of 8" if name == hand else "")
@@ -259,8 +259,9 @@ class Pictures(torch.utils.data.Dataset):  # type: ignore[misc]
 
 
 def from_workers(batch: int, change: Callable[[Any], Any], then: Callable[[Any], object]) -> float:
-    """Return the batches per second that eight workers make and ``then`` uses on the GPU, from the eleventh
-    on."""
+    """Return the batches per second when a DataLoader with eight workers feeds ``then`` on the GPU, measured
+    from the eleventh batch.
+    """
     warm, count = (1, 3) if TINY else (10, 40)
     data = Pictures((warm + count) * batch, pictures.SIDE, change)
     workers = torch.utils.data.DataLoader(data, batch, num_workers=0 if TINY else 8)
@@ -313,7 +314,7 @@ def augmentation() -> None:
         loop, hand, ours = (f"one by one, {how}" for how in forms)
         in_one, in_one_ahead = "in one launch, in the loop", "in one launch, prefetch(transform=)"
         on_host = pictures.Augment(torch.device("cpu"), one_by_one=True)
-        # The text's figures are for its batch of 32.
+        # The text's figures are for its own batch size, 32.
         texts = {loop: "35.22 on an A10G (4)", hand: "38.82 on an A10G (4)"} if batch == 32 else {}
         by_workers = from_workers(batch, on_host, train)
         said = "20.41 on an A10G (4)" if batch == 32 else ""
@@ -340,7 +341,7 @@ def augmentation() -> None:
         print(f"  Pipeline: {piped.choice.mode}, {piped.choice.reason}")
 
 
-# Text 2: requests, one by one, over streams, in batches; urgent work concurrent with other work.
+# Text 2: requests one by one, over streams, and in batches; urgent work concurrent with other work.
 
 
 def serving() -> None:
@@ -429,7 +430,8 @@ def main() -> int:
                 failed.append(name)
                 traceback.print_exc()
             line("took", time.perf_counter() - start, "s")
-    # As in the text, the loader does not pin; that a batch may be freed too early is a warning.
+    # As in the text, the loader does not pin its batches; the check warns that a batch may be freed too
+    # early.
     if found is not None and not found.is_clean:
         failed.append("check")
         print(found)

@@ -1,12 +1,12 @@
-"""Records a trace with PyTorch's table of the run (``key_averages``), to compare the tables of ``sidestream
-diagnose`` with.
+"""Records a trace and PyTorch's table of the run (``key_averages``), with which the tables of ``sidestream
+diagnose`` are compared.
 
     python crates/sidestream-py/benches/tables_gpu.py --out FOLDER
 
 Needs PyTorch with CUDA. FOLDER gets ``tables.cuda.json.gz``, the trace, and ``tables.cuda.expected.json``,
 the rows of ``key_averages`` by name and by the shapes of inputs. Both belong in
 ``crates/sidestream-diagnose/tests/data``, whose tests compare all pairs there. With ``--device cpu``
-everything runs on the processor, and ``cuda`` in the names is ``cpu``.
+everything runs on the CPU, and ``cuda`` in the names is ``cpu``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IS_CUDA = ARGS.device == "cuda"
 
 
 class Model(torch.nn.Module):
-    """A bit of everything: an embedding, branches that are joined, nested ranges."""
+    """A model with an embedding, branches that are joined, and nested ranges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Model(torch.nn.Module):
 
 
 def rows(profiler: Any, by_shape: bool) -> list[dict[str, Any]]:
-    """Return the host's rows; a device's rows are kernels and copies."""
+    """Return the host's rows of the table, without the device's rows, which are kernels and copies."""
     out = []
     for row in profiler.key_averages(group_by_input_shape=by_shape):
         if row.device_type != torch.autograd.DeviceType.CPU or row.is_async:
@@ -85,7 +85,7 @@ def rows(profiler: Any, by_shape: bool) -> list[dict[str, Any]]:
 
 def main() -> int:
     if IS_CUDA and not torch.cuda.is_available():
-        parser.error("PyTorch finds no CUDA here; --device cpu uses the processor")
+        parser.error("PyTorch finds no CUDA here; --device cpu uses the CPU")
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Model().to(ARGS.device)

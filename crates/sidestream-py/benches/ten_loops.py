@@ -12,14 +12,13 @@ import torch
 from planted.models import perceptron, trained
 from torch import nn
 
-#: The number of different batches in each loop; an epoch cycles through them.
+#: Number of different batches in each loop; an epoch cycles through them.
 KNOWN = 8
 
 
 @dataclass
 class Loop:
-    """The batches of one epoch, from ordinary or pinned memory, and what is done with a batch on the
-    device.
+    """The batches of one epoch, from pageable or pinned memory, and the work on the device for each batch.
     """
 
     name: str
@@ -38,7 +37,7 @@ def with_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def of_list(make: Callable[[], Any]) -> Callable[[bool, int], Iterable[Any]]:
-    """Return a list of batches, as of a data set that was read before."""
+    """Return a list of batches, as of a data set that was read in advance."""
     known = {False: [make() for _ in range(KNOWN)]}
     known[True] = [with_tensors(batch, pinned) for batch in known[False]]
     return lambda is_pinned, count: [known[is_pinned][at % KNOWN] for at in range(count)]
@@ -50,7 +49,7 @@ def of_generator(make: Callable[[], Any]) -> Callable[[bool, int], Iterable[Any]
 
 
 def of_data_loader(size: int, *parts: Any) -> Callable[[bool, int], Iterable[Any]]:
-    """PyTorch's loader, which collates samples in the thread that requests them."""
+    """PyTorch's DataLoader, which collates samples in the thread that requests them."""
     data = torch.utils.data.TensorDataset(*parts)
 
     def loader(is_pinned: bool, count: int) -> Iterable[Any]:
@@ -76,7 +75,7 @@ def labelled(rows: int, *shape: int) -> Callable[[], Any]:
 
 
 def loops(device: Any, scale: int = 1) -> list[Loop]:
-    """Return all loops; smaller by ``scale`` for a dry run."""
+    """Return all loops, made smaller by ``scale`` for a dry run."""
     wide, rows = 4096 // scale, 2048 // scale
 
     cell = nn.LSTMCell(64, 64).to(device)

@@ -1,4 +1,4 @@
-"""How long work takes, including that on the device. Without a GPU, the processor is the device."""
+"""Times of work, including its work on the device. Without a GPU, the CPU is the device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def medians(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each; each round runs all of them, after one that does not count."""
+    """Return the median seconds of each variant. Each round runs all of them, after one round that does not
+    count.
+    """
     times: dict[str, list[float]] = {name: [] for name in runs}
     for at in range(rounds + 1):
         for name, run in runs.items():

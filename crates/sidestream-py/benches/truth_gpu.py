@@ -1,5 +1,5 @@
-"""Thirty PyTorch jobs with a planted fault, before and after the fix: is the cause named first, and is its
-gain predicted?
+"""Thirty PyTorch jobs with a planted fault, before and after the fix: does the diagnosis name the cause
+first, and predict the gain of the fix?
 
     python crates/sidestream-py/benches/truth_gpu.py [--sidestream PATH] [--json FILE] [--keep FOLDER] [JOB …]
 
@@ -31,7 +31,7 @@ from either_device import Machine, Step
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.data import DataLoader, Dataset
 
-#: The number of steps that are recorded, and that are in a window: divisible by 2, 4 and 5.
+#: Number of recorded steps, and of steps in a window: divisible by 2, 4 and 5.
 STEPS = 20
 WINDOWS = 5
 WARM_UP = 6
@@ -63,8 +63,8 @@ def like_on_device(host: torch.Tensor) -> torch.Tensor:
 
 
 class Model:
-    """Matrix products one after the other, each with an addition and a ReLU: about 8 ms for 24 of size
-    2,048 on an H200.
+    """Matrix products one after another, each with an addition and a ReLU: about 8 ms for 24 of size 2,048 on
+    an H200.
     """
 
     def __init__(self, layers: int = 24, side: int = 2048) -> None:
@@ -81,7 +81,7 @@ class Model:
     def __call__(self, batch: torch.Tensor | None = None) -> torch.Tensor:
         x = self.x
         if batch is not None:
-            # The batch is read: the rest depends on it.
+            # Reads the batch, so that the rest depends on the upload.
             x = x + batch.flatten()[0]
         for at in range(len(self.weights)):
             x = self.layer(at, x)
@@ -90,7 +90,7 @@ class Model:
 
 
 class Slow(Dataset[torch.Tensor]):
-    """A data set whose batches take the processor a given time, some of them longer."""
+    """A data set whose batches take the CPU a given time, some of them longer."""
 
     def __init__(self, seconds: float, every: int = 1, sleeps: bool = False, size: float = 0.25) -> None:
         self.seconds, self.every, self.sleeps = seconds, every, sleeps
@@ -120,7 +120,7 @@ def pinned(batch: torch.Tensor) -> torch.Tensor:
 #: Functions to call when a job has ended.
 LEFT: list[Callable[[], object]] = []
 
-#: For each job: the codes of its cause, and the function that makes its step, fixed or not. A step takes
+#: For each job: the codes of its cause, and the function that makes its step, faulty or fixed. A step takes
 #: its index.
 JOBS: dict[str, tuple[set[str], Callable[[bool], Step]]] = {}
 
@@ -152,7 +152,7 @@ def loader_in_every_step(repaired: bool) -> Step:
 
 @job("HOST_STARVED")
 def loader_in_some_steps(repaired: bool) -> Step:
-    # Five workers: with four, one of them would get all of the slow batches.
+    # Five workers: with four, one worker would get all of the slow batches.
     return loading(Slow(0.040, every=4), 0, 5, repaired)
 
 
@@ -167,7 +167,7 @@ def loader_with_one_worker(repaired: bool) -> Step:
 
 
 def in_range(name: str, data: Dataset[torch.Tensor], workers: int, repaired: bool, every: int = 1) -> Step:
-    """The host works in a named range, and the result is uploaded; repaired, workers do the work.
+    """The host works in a named range, and the result is uploaded. Fixed: worker processes do the work.
     """
     model, source = Model(16), batches(data, workers) if repaired else None
 
@@ -190,7 +190,7 @@ def loader_in_a_range(repaired: bool) -> Step:
 
 
 class Images(Dataset[torch.Tensor]):
-    """Images that processor operators augment, some ten milliseconds per batch in one thread."""
+    """Images that CPU operators augment, which takes some ten milliseconds per batch in one thread."""
 
     def __init__(self) -> None:
         self.images = torch.rand(24, 3, 224, 224) if IS_CUDA else torch.rand(2, 3, 8, 8)
@@ -247,11 +247,11 @@ def host_measures(repaired: bool) -> Step:
     return step
 
 
-# Copies of unpinned memory.
+# Copies from unpinned memory.
 
 
 def landing(size: float) -> tuple[torch.Tensor, Callable[[int], None]]:
-    """Make a result on the device, and its download in each step, which the next step waits for."""
+    """Make a result on the device and its download in each step; the next step waits for the download."""
     result = torch.ones(megabytes(size).shape, device=DEVICE)
     hosts = [megabytes(size, pinned=True) for _ in range(2)]
     marks = [event(), event()]
@@ -325,8 +325,7 @@ def in_line(size: float, pieces: int, repaired: bool, layers: int = 16) -> Step:
             upload(0)
             model(slots[0][-1])
             return
-        # Batch `at` was fetched by the previous step; both waits come first, then the next copy, then the
-        # model.
+        # The previous step fetched batch `at`. Both waits come first, then the next copy, then the model.
         current().wait_stream(stream)
         stream.wait_stream(current())
         with on(stream):
@@ -352,8 +351,8 @@ def upload_in_line_as_long_as_the_model(repaired: bool) -> Step:
 
 
 def downloading_aside(aside: bool, waits: bool) -> Step:
-    """Results are downloaded in the stream of the kernels, or on a separate stream, which the kernels may
-    wait for.
+    """Results are downloaded in the stream of the kernels, or on a separate stream, for which the kernels may
+    wait.
     """
     model, stream = Model(16), side_stream()
     results = [torch.ones(megabytes(128).shape, device=DEVICE) for _ in range(2)]
@@ -364,7 +363,7 @@ def downloading_aside(aside: bool, waits: bool) -> Step:
     def step(at: int) -> None:
         slot = at % 2
         if aside and not waits:
-            # The result of two steps ago has been downloaded before its memory is written again.
+            # The result of two steps ago must be downloaded before its memory is written again.
             current().wait_event(marks[slot])
         model()
         results[slot][:1].fill_(2.0)
@@ -402,7 +401,7 @@ def misplaced(size: float, repaired: bool, layers: int) -> Step:
         with on(stream):
             slots[(at + 1) % 2].copy_(host, non_blocking=True)
         if not repaired:
-            # This waits for the copy of the next batch, too.
+            # This wait includes the copy of the next batch, too.
             current().wait_stream(stream)
         model(slots[at % 2])
 
@@ -446,7 +445,7 @@ def downloading(size: float, wait: Callable[[], None], repaired: bool, layers: i
     return step
 
 
-#: The host's preparation is as much the cause as the wait that leaves the device idle meanwhile.
+#: The host's preparation is as much the cause as the wait: together they leave the device idle.
 EITHER = ("BLOCKING_COPY", "SYNC_IN_STEP", "HOST_WORK", "HOST_STARVED")
 
 
@@ -477,11 +476,11 @@ def download_in_pieces(repaired: bool) -> Step:
     return step
 
 
-# Waits of the host.
+# Waits that block the host.
 
 
 def layers_with(wait: Callable[[torch.Tensor], object], repaired: bool, look: bool = False) -> Step:
-    # Layers of about 0.1 ms: the host is ahead of them if nothing blocks it.
+    # Layers of about 0.1 ms: the host runs ahead of the device if nothing blocks the host.
     model = Model(32, 1024)
 
     def step(_: int) -> None:
@@ -601,7 +600,7 @@ def diagnosed(path: Path) -> dict[str, Any]:
 
 
 def judged(report: dict[str, Any], codes: set[str], before_ms: float, after_ms: float) -> dict[str, Any]:
-    """Judge a report; this is the only code that reads reports."""
+    """Judge a report. No other code here reads reports."""
     findings = [finding for finding in report["findings"] if not finding["is_aside"]]
     is_nothing = any(finding["code"] == "NOTHING_TO_GAIN" for finding in findings)
     first = None if is_nothing or not findings else findings[0]
@@ -628,7 +627,8 @@ def run(name: str, folder: Path) -> dict[str, Any]:
     codes, make = JOBS[name]
     begun = time.perf_counter()
     timed = (WARM_UP, 0, STEPS, WINDOWS)
-    # One after the other, so that the threads and memory of one disturb the other as little as possible.
+    # Processes run one after another, so that their threads and memory disturb each other as little as
+    # possible.
     after_ms = MACHINE.timed_ms(make(True), *timed)
     step = make(False)
     before_ms = MACHINE.timed_ms(step, *timed)
@@ -649,7 +649,7 @@ def main() -> int:
         parser.error(f"there is no job {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
     if IS_CUDA and not torch.cuda.is_available():
         parser.error("PyTorch finds no CUDA here; --device cpu tries the code without diagnosis")
-    # As in each worker; and so that the host's work takes about as long on any machine.
+    # One thread, as in each worker, so that the host's work takes about as long on any machine.
     torch.set_num_threads(1)
     begun, rows, left = time.perf_counter(), [], []
     name = torch.cuda.get_device_name() if IS_CUDA else "no GPU"

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benches"))
 
 
 def needs_torch(file: Path) -> bool:
-    """Whether all tests of a file need PyTorch; such a file imports it first."""
+    """Whether all tests of a file need PyTorch: then its first import is PyTorch."""
     head, marks, _ = file.read_text(encoding="utf-8").partition("\npytestmark = ")
     return bool(marks) and "\nimport torch\n" in head
 
@@ -44,7 +44,8 @@ def programs() -> Path:
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Path:
-    """A folder with the traces of three of four ranks: rank 1 computes longest, and the others wait."""
+    """A folder with the traces of three of four ranks: rank 1 computes longest, and the others wait for it.
+    """
     folder = tmp_path / "ranks"
     folder.mkdir()
     for rank, compute_us in enumerate([300, 700, 320]):
@@ -53,7 +54,7 @@ def ranks(tmp_path: Path) -> Path:
 
 
 def trace_of_rank(rank: int, world: int, compute_us: int) -> str:
-    """Six steps of a millisecond each: rank `rank` computes for the given time, then is in a collective
+    """Six steps of a millisecond each. Rank `rank` computes for the given time, then waits in a collective
     until 0.91 ms."""
     events = []
 
@@ -100,8 +101,8 @@ def silent() -> Iterator[sidestream.CheckedRun]:
 
 @pytest.fixture
 def feeders() -> Callable[[], list[threading.Thread]]:
-    """Return which threads of prefetchers run that this test itself started. Threads of other tests may
-    still be ending."""
+    """Return the prefetcher threads that this test itself started and that still run. Threads of other tests
+    may still be ending."""
     before = set(threading.enumerate())
 
     def running() -> list[threading.Thread]:
@@ -124,7 +125,7 @@ def on_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
             "SIDESTREAM_STAND_IN names no library: `cargo xtask python` builds it and runs these tests"
         )
     folder = tmp_path_factory.mktemp("driver")
-    # It is the stand-in for nvJPEG too.
+    # The library is also the stand-in for nvJPEG.
     for name in ("libcuda.so.1", "libnvjpeg.so.13"):
         (folder / name).symlink_to(library)
 

@@ -1,7 +1,7 @@
 """A GPU for PyTorch's CPU build, on the stand-in driver: tensors in pinned memory that report a device.
 
-They can be read and written, and kernels of the driver can access them. PyTorch operators on them run on
-the processor immediately; work that the package itself gives the driver runs there, on the current stream.
+The host can read and write them, and the driver's kernels can access them. PyTorch operators on them run on
+the CPU immediately; work that the package itself submits to the driver runs there, on the current stream.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Double:
         self.current = sidestream.Stream("cuda:0", name="current")
         self._driver = ctypes.CDLL("libcuda.so.1")
         self.is_capturing = False
-        #: First addresses of device memory, with the size in bytes.
+        #: Size in bytes of each allocation of device memory, by address.
         self._device: dict[int, int] = {}
-        #: The allocations of host memory, so that a test sees what is reused.
+        #: The addresses of host allocations, so that a test can tell which memory is reused.
         self.pages: list[int] = []
         here: Any = ctypes.c_void_p()
         assert self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(here), 0) == 0

@@ -1,4 +1,4 @@
-"""A library that consumes DLPack capsules, for memory that this process cannot read."""
+"""A consumer of DLPack capsules, for memory that this process cannot read."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ _api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def taken(capsule: Any, form: Any = Legacy) -> Any:
-    """Take the content of a capsule. The caller must call its deleter."""
+    """Take the contents of a capsule. The caller must call its deleter."""
     managed = ctypes.cast(_api.PyCapsule_GetPointer(capsule, form.name), ctypes.POINTER(form))
     _api.PyCapsule_SetName(capsule, form.used)
     return managed
 
 
 def delete(managed: Any) -> None:
-    """Call the deleter: the content is not used any more."""
+    """Call the deleter: the contents are no longer used."""
     managed.contents.deleter(managed)
 
 
 def facts(managed: Any) -> tuple[Any, ...]:
-    """Return device, type, shape and strides."""
+    """Return the device, dtype, shape and strides."""
     tensor = managed.contents.tensor
     sizes = [tuple(each[at] for at in range(tensor.ndim)) for each in (tensor.shape, tensor.strides)]
     return (tensor.device_type, tensor.device_id), (tensor.code, tensor.bits, tensor.lanes), *sizes
@@ -74,8 +74,8 @@ class Cuda:
     """Replaces the parts of ``torch.cuda`` that ``sidestream.prefetch`` uses with our streams, on a driver
     without a GPU.
 
-    Imported tensors have the right shapes and types, and zeros as values. Each stream records in `seen` its
-    work and its waits: what is not in there may run concurrently.
+    Imported tensors have the right shapes and types, and zeros as values. Each stream records its work and
+    its waits in `seen`: work without a recorded wait in between may run concurrently.
     """
 
     def __init__(self, torch: Any) -> None:

@@ -1,5 +1,5 @@
-"""Drives the recorder of a check by hand, with the calls that the extension has only in the tests' build,
-with its feature `drive`.
+"""Drives the recorder of a check by hand. The extension has these calls only if it is built with the feature
+`drive`, as for the tests.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Python programs, each in its own process, which need not load PyTorch first.
 
-Loading PyTorch takes two to three seconds of processor time, and most programs of these tests take a tenth
-of a second. So one process loads it, runs nothing, and forks for each program: the program gets what a
-fresh interpreter would have after ``import torch, numpy, sidestream``. Tests of the start of an
-interpreter, of its options, or of what is imported when, have to start one.
+Loading PyTorch takes two to three seconds of CPU time, and most programs of these tests take a tenth
+of a second. So one process loads it, runs nothing, and forks for each program. The program starts in the
+state of a fresh interpreter after ``import torch, numpy, sidestream``. Tests of an interpreter's start or
+options, or of the order of imports, must start a new interpreter.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LIBRARIES = "LD_LIBRARY_PATH"
 def python(
     *arguments: str | Path, cwd: str | Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Like ``subprocess.run([sys.executable, *arguments])``. The first argument is a script, ``-c`` or
-    ``-m``.
+    """Like ``subprocess.run([sys.executable, *arguments])``, but in a forked process. The first argument is a
+    script, ``-c`` or ``-m``.
     """
     env = os.environ if env is None else env
     libraries = env.get(_LIBRARIES, "")
@@ -64,8 +64,8 @@ def python(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process by closing its requests, and wait for it, so that the time of its programs counts as
-    that of the tests.
+    """End the process by closing its request pipe, and wait for it, so that the CPU time of its programs
+    counts as that of the tests.
     """
     if process.stdin is not None:
         process.stdin.close()
@@ -76,12 +76,12 @@ def _serve() -> None:
     """Fork for each line, and write how the program ended."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
     _load()
-    # The objects that exist now are not garbage-collected at the end of each program.
+    # Objects that exist now are not garbage-collected at the end of each program.
     gc.freeze()
     for line in requests:
         with warnings.catch_warnings():
-            # From 3.12 on, Python warns of threads that are lost in a fork. Those of numpy's matrix library
-            # can handle forks.
+            # Since 3.12, Python warns of threads that are lost in a fork. The threads of NumPy's matrix
+            # library can handle forks.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
@@ -96,7 +96,7 @@ def _serve() -> None:
 def _load() -> None:
     import sidestream  # noqa: F401
 
-    # These may not be installed.
+    # These modules may not be installed.
     with contextlib.suppress(ImportError):
         import numpy  # noqa: F401
     with contextlib.suppress(ImportError):
@@ -104,7 +104,7 @@ def _load() -> None:
 
 
 def _become(request: Mapping[str, Any]) -> None:
-    """Run a program in this process, then do what an interpreter does at its end."""
+    """Run a program in this process, then do everything that an interpreter does at its end."""
     for to, name in zip((1, 2), request["to"], strict=True):
         file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(file, to)

@@ -1,5 +1,5 @@
-"""The programs of the five texts that docs/developers/judged.md judges: the position of each in its text,
-as the check finds them, and what it needs to run.
+"""The programs of the five texts that docs/developers/judged.md judges: the position of each in its text, as
+the check finds them, and the code that it needs to run.
 
 The texts are not part of this repository. In three of them the marks of code blocks and the indentation are
 lost.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sidestream._check_text import blocks
 
-#: What the programs assume to be defined.
+#: Definitions that the programs rely on.
 GIVEN = """
 import time
 import torch
@@ -37,11 +37,11 @@ class Block:
     """A program in a text.
 
     Attributes:
-        name: Its name in the page.
+        name: Its name in docs/developers/judged.md.
         text: The number with which the name of the text's file begins.
-        number: Which one of the programs that are found there.
+        number: Its index among the programs that are found in that text.
         verdict: The check's verdict: the kinds of its certain races, joined by commas, or `clean`.
-        given: Code that defines what the program assumes; it runs before the program.
+        given: Definitions that the program relies on; this code runs before the program.
         after: Code that runs after the program.
     """
 

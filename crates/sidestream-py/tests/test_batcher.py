@@ -1,4 +1,4 @@
-"""Requests of many callers as batches of PyTorch, on a simulated GPU under a check: each request ends once,
+"""Requests of many callers, run as PyTorch batches on a simulated GPU under a check: each request ends once,
 with its own rows."""
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sidestream._sidestream import Requests
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("silent")]
 
-#: Longer than any test takes: a batch that is launched earlier has another reason.
+#: Longer than any test takes: a batch that is launched earlier was launched for another reason.
 FOREVER = 3000.0
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads leave an event loop's batches to it, however busy the machine is."""
+    """Threads leave an event loop's batches to the loop, however busy the machine is."""
     monkeypatch.setattr("sidestream._batcher._GRACE_S", FOREVER)
 
 
@@ -41,7 +41,7 @@ def row(value: float) -> Any:
 
 
 class Gate:
-    """A model that sums up rows, once it is allowed to."""
+    """A model that sums rows, once the test allows it."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -174,7 +174,7 @@ def test_threads_wake_each_other_even_if_some_are_interrupted_or_impatient() -> 
             pass
         for thread in threads[2:5]:
             assert thread.ident is not None
-            # A thread raises an exception that it is sent while it sleeps when it wakes up.
+            # An exception that is sent to a sleeping thread is raised when the thread wakes up.
             interrupt = ctypes.py_object(KeyboardInterrupt)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), interrupt)
         gate.opened.set()
@@ -204,7 +204,7 @@ def test_a_closed_loop_keeps_no_other_loop_waiting() -> None:
         left = asyncio.run(leaves(batcher))
         assert [asyncio.run(asks(batcher)) for _ in range(2)] == [6, 6]
         assert left.result(30).item() == 3
-        # Also if no later request comes.
+        # The answer comes even if no later request does.
         assert asyncio.run(leaves(batcher)).result(30).item() == 3
 
 
@@ -215,7 +215,7 @@ def test_a_loop_that_is_busy_keeps_no_thread_waiting() -> None:
         answer = batcher.submit(row(1))
         thread = threading.Thread(target=lambda: got.append(batcher.submit(row(2)).result(30).item()))
         thread.start()
-        # The loop does nothing else until the thread has its answer.
+        # The loop is blocked until the thread has its answer.
         thread.join(30)
         assert got == [6]
         return await awaited(answer)
@@ -274,7 +274,7 @@ def test_a_request_that_fails_does_so_alone() -> None:
 
 
 class Panic(BaseException):
-    """Looks like a panic of another Rust extension to Python."""
+    """Python takes this for a panic of another Rust extension."""
 
 
 def fragile(kind: type[BaseException]) -> Any:
@@ -340,7 +340,7 @@ def test_a_queue_that_is_full_refuses_and_one_that_is_taken_back_is_not_computed
             batcher.submit(row(4))
         assert refused.value.reason == "full"
         assert third.cancel() and third.cancelled() and not first.cancel() and not third.cancel()
-        # This makes room.
+        # A cancelled request makes room in the queue.
         assert batcher.submit(row(4)).cancel()
         gate.opened.set()
         assert (first.result(60).item(), second.result(60).item()) == (3, 6)
@@ -365,8 +365,8 @@ def test_deadlines_are_looked_at_before_a_request_is_queued_and_before_it_leaves
         assert first.result(60).item() == 3 and kept.result(60).item() == 9
         with pytest.raises(RequestExpired):
             late.result(60)
-        # By the time that those batches took, the deadline cannot be met, even with an empty queue.
-        with pytest.raises(RequestRefused, match="by what batches took lately"):
+        # From the time that those batches took, the deadline cannot be met, even with an empty queue.
+        with pytest.raises(RequestRefused, match="as recent batches and max_delay show"):
             batcher.submit(row(4), deadline=1e-200)
         batcher.submit(row(4), deadline=FOREVER).result(60)
     assert (batcher.statistics.refused_late, batcher.statistics.expired) == (2, 1)
@@ -384,7 +384,7 @@ def test_a_deadline_is_a_number_of_seconds() -> None:
 
 
 def test_a_history_decides_what_is_taken() -> None:
-    """The history is the one in Rust's tests, with equal decisions."""
+    """The history is that of the tests in Rust, and the decisions must be equal."""
     requests = Requests([1, 2, 4], 0.0005, 8, [0], 2, 0.005)
     batches = []
     history = Path(__file__).parents[2] / "sidestream" / "tests" / "data" / "admission.txt"
@@ -411,7 +411,7 @@ def test_a_history_decides_what_is_taken() -> None:
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch, patient: None) -> Iterator[Behind]:
-    """A device that is behind, while the batchers' threads do not notice the end of its work."""
+    """A device whose work is pending, while the batchers' threads do not notice the end of it."""
     device = Behind()
     plain: Any = torch.cuda.Event
     query, synchronize = plain.query, plain.synchronize
@@ -485,9 +485,9 @@ def test_what_tasks_do_with_their_answers_counts_for_the_next_deadline(
             with pytest.raises(RequestRefused):
                 batcher.submit(row(0), deadline=0.0)
             await asyncio.gather(*tasks)
-            # The last task had its answer after a second, and what is accepted has some margin.
+            # The last task had its answer after a second, and accepted deadlines have some margin.
             for deadline in (0.9, 1.1):
-                with pytest.raises(RequestRefused, match="by what batches took lately"):
+                with pytest.raises(RequestRefused, match="as recent batches and max_delay show"):
                     batcher.submit(row(0), deadline=deadline)
             assert batcher.statistics.refused_late == 3
             kept = batcher.submit(row(2), deadline=1.3)
@@ -495,7 +495,8 @@ def test_what_tasks_do_with_their_answers_counts_for_the_next_deadline(
             with pytest.raises(RequestRefused):
                 batcher.submit(row(0), deadline=0.0)
             assert await awaited(kept) == 6
-            # Only a batch shows how long batches take now: after a while one is tried again.
+            # Only a batch shows how long batches take now: after a while, a request is accepted again to find
+            # out.
             now[0] += 5.0
             batcher.submit(row(0), deadline=0.01)
             await turns()
@@ -592,13 +593,13 @@ def test_requests_have_the_shape_of_the_first() -> None:
         batcher.submit(row(1)).result(60)
         with pytest.raises(ValueError, match=r"is float32\[3\], and this one is float32\[4\]"):
             batcher.submit(torch.ones(4))
-        with pytest.raises(TypeError, match="rows of the host"):
+        with pytest.raises(TypeError, match="pass CPU tensors"):
             batcher.submit(torch.ones(3, device="cuda"))
-        says = "as the first that was answered; a request is one row, without the batch's dimension"
+        says = "as the first that was answered; a request is one row, without the batch dimension"
         with pytest.raises(ValueError, match=says):
             batcher.submit(torch.ones(2, 3))
     with Batcher(lambda x: x.sum(1), (1,), 0.0, like=row(0), graphs=False) as batcher:
-        says = r"is float32\[3\], and this one is float32\[4\]: the first is as like= says"
+        says = r"is float32\[3\], and this one is float32\[4\]: the first is as like= gives it"
         with pytest.raises(ValueError, match=says):
             batcher.submit(torch.ones(4))
         assert batcher.submit(row(1)).result(30).item() == 3
@@ -615,7 +616,7 @@ def test_a_request_that_failed_does_not_say_what_others_are_like() -> None:
     with Batcher(model, (1,), 0.0, graphs=False) as batcher:
         wrong = batcher.submit(torch.ones(7))
         gate.entered.acquire()
-        with pytest.raises(ValueError, match="as the one before it has, which is not answered yet"):
+        with pytest.raises(ValueError, match="as the previous one, which is not answered yet"):
             batcher.submit(row(1))
         gate.opened.set()
         with pytest.raises(RuntimeError, match="7"):
@@ -706,7 +707,7 @@ def test_arguments_of_others_and_a_model_on_the_host_are_named() -> None:
 
 
 def test_whatever_callers_do_each_request_ends_once() -> None:
-    """Threads and an event loop make random calls; the seed determines the numbers."""
+    """Threads and an event loop make random calls; the seed determines the random numbers."""
     for seed in range(8):
         print(f"seed {seed}")
         drawn = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Measuring on the processor, and on a double of PyTorch whose device takes as long as it is told."""
+"""Measurements on the CPU, and on a double of PyTorch whose device takes a given time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sidestream import Benchmark, Roofline, _benchmark, _far_off
 
 
 def add_up(n: int) -> int:
-    """Do something that takes longer than a call."""
+    """Do something that takes longer than an empty call."""
     return sum(range(n))
 
 
@@ -37,12 +37,12 @@ def test_it_calls_what_it_says_and_nothing_more() -> None:
     calls: list[int] = []
 
     def slow(value: int) -> None:
-        # Longer than the minimum of a sample.
+        # Takes longer than the minimum duration of a sample.
         sum(range(200_000))
         calls.append(value)
 
     result = sidestream.benchmark(slow, 7, warmup=2, repeat=4, device="cpu")
-    # Three calls determine how many make a sample.
+    # Three calls determine the number of calls in a sample.
     assert len(calls) == 2 + 3 + 4 * result.calls and set(calls) == {7}
 
 
@@ -86,7 +86,7 @@ except ImportError as error:
 
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Replaces PyTorch with its double for one test."""
+    """Replaces PyTorch with its double during one test."""
     # Both modules are restored afterwards.
     for name in ("torch", "torch.cuda"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -109,7 +109,7 @@ def test_the_devices_time_does_not_contain_the_hosts() -> None:
 def test_long_work_takes_what_the_device_says() -> None:
     result = sidestream.benchmark(torch_double.work, 3_000_000, repeat=9, bytes=4.8e9)
     assert result.calls == 1 and not result.is_launch_bound
-    # An event takes no time on this device.
+    # On this device an event takes no time.
     assert result.median_ns == pytest.approx(3_000_000, rel=1e-6)
     assert result.roofline is not None and result.roofline.bound == "memory"
     assert result.roofline.share == pytest.approx(1 / 3, rel=1e-6)
@@ -181,7 +181,7 @@ def test_it_is_exported_whole_and_shown_in_a_notebook() -> None:
     assert exported == result.to_dict() and exported["schema"] == "sidestream.benchmark/1"
     assert (exported["median_ns"], exported["quartiles_ns"]) == (10_000.0, [9_950.0, 10_050.0])
     assert "at least 8 µs by memory, 80 % reached" in str(result)
-    assert "2.0 operations for each byte; from 14.0 on arithmetic is the limit in fp32" in str(result)
+    assert "2.0 operations per byte; at 14.0 or more, arithmetic is the limit in fp32" in str(result)
     page = result._repr_html_()
     assert page.count("<rect") == 3 and "80 % reached" in page and "http" not in page
     assert pickle.loads(pickle.dumps(result)) == result
@@ -197,7 +197,7 @@ def test_peaks_come_from_the_profiles_and_unknown_is_said() -> None:
     assert _sidestream.peaks("NVIDIA H200 NVL", "fp32") is None
     result = sidestream.benchmark(add_up, 1000, repeat=3, bytes=100.0, device="cpu")
     assert result.roofline is None
-    assert "share of the roofline unknown: there are no figures of the processor" in str(result)
+    assert "share of the roofline unknown: there are no figures for the CPU" in str(result)
     with pytest.raises(ValueError, match="peak_flops says nothing without flops"):
         sidestream.benchmark(add_up, 1000, repeat=3, peak_flops=1e9, device="cpu")
     told = sidestream.benchmark(add_up, 1000, repeat=3, flops=1000.0, peak_flops=1e9, device="cpu")
@@ -239,7 +239,7 @@ H200 = {
             256,
             32,
             0,
-            "its 1,100 blocks are 1.04 times as many as are there at once: while the last ones run, "
+            "its 1,100 blocks are 1.04 times as many as fit at once: while the last ones run, "
             "96 % of the room is empty",
         ),
         (5000, 256, 128, 0, "its 128 registers a thread leave room for 16 of 64 warps on a multiprocessor"),
@@ -275,7 +275,8 @@ def test_what_is_far_off_the_roofline_is_told_by_its_launch(
 
 
 def test_where_half_of_the_warps_fit_the_profiler_says_so_too(traces: Path) -> None:
-    """What is computed from registers is what PyTorch's profiler estimated on an H200."""
+    """The occupancy that is computed from registers is the one that PyTorch's profiler estimated on an H200.
+    """
     trace = json.loads(gzip.decompress((traces / "copy_bound.before.json.gz").read_bytes()))
     longest = max(
         (event for event in trace["traceEvents"] if event.get("cat") == "kernel"),

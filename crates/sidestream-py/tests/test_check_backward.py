@@ -1,5 +1,4 @@
-"""Backward over several streams: what the engine orders and records by itself, and what the program has to
-do.
+"""Backward over several streams: what the engine orders and records itself, and what the program must order.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ weights, use_again = partial(planting.weights, COUNT), partial(planting.use_agai
 
 
 def stages_on_streams_of_their_own() -> None:
-    """The backward of the first stage is ordered after that of the second, so tensors that it passed on may
-    be freed."""
+    """The backward pass of the first stage is ordered after that of the second, so tensors that the first
+    passed on may be freed."""
     side, main = side_and_main()
     w, v = weights(), weights()
     for _ in range(3):
@@ -79,7 +78,7 @@ def stages_on_streams_of_their_own() -> None:
         (hidden * v).sum().backward()
         del hidden, x
         use_again(main)
-        # The tensor that the second model saved belongs to the first one's stream.
+        # The tensor that the second model saved belongs to the first model's stream.
         side.wait_stream(main)
         use_again(side)
 
@@ -94,7 +93,7 @@ def gradients_over_several_passes() -> None:
             loss = model(torch.ones(2, 8, device="cuda")).sum()
         loss.backward()
         if step % 2:
-            # Backward leaves the gradients ordered after the stream that called it.
+            # Backward makes the stream that called it wait for the gradients.
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
 

@@ -29,8 +29,8 @@ COUNT = 3 * PAGE
 
 
 def by_name(name: str, at: int, file: int) -> tuple[int, bytes | None]:
-    """Call a function of the C library that is looked up by name. Return its result, and the bytes if they
-    are known.
+    """Call a function of the C library that is looked up by name. Return the call's result, and its number of
+    bytes if that is known.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     call, room = getattr(libc, name), ctypes.c_void_p(at)

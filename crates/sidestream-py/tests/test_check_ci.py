@@ -33,7 +33,7 @@ def race():
     run.operator("one", [], [(4096, 8)], 0x100)
     run.operator("two", [(4096, 8)], [], 0x200)
 """
-#: The lines of its two accesses.
+#: The lines of the two accesses.
 ONE, TWO = 6, 7
 
 
@@ -57,18 +57,18 @@ def test_suppressed_races_do_not_count_and_unused_entries_are_named(racy: Path, 
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.startswith("no race in 2 operations")
     assert f"suppressed: train.py:{TWO} (the ring has a lock of its own)\n" in ran.stderr
-    assert "nothing was found for these suppressions; take them out: other.py:3 (gone since)" in ran.stderr
+    assert "these suppressions matched nothing; remove them: other.py:3 (gone since)" in ran.stderr
     known.write_text(f"rain.py:{TWO} of another file\n")
     ran = command("--suppress", known, racy, "--mine", "--simulate")
     assert ran.returncode == 1
-    # A program may have such an option itself.
+    # The program may have an option of this name itself.
     assert ran.stderr.startswith(f"--simulate comes after {racy}")
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("train.py:9", "say after train.py:9 why it is no race"),
+        ("train.py:9", "say after train.py:9 why it is not a race"),
         ("train.py nine", "'train.py nine' is no suppression"),
     ],
 )
@@ -103,7 +103,7 @@ def test_some_steps_only() -> None:
     with checking(pretend=True, steps=steps) as found:
         for _ in range(6):
             (w * 2).sum().backward()
-            # The first optimizer counts.
+            # Steps are counted by the first optimizer.
             for optimizer in optimizers:
                 optimizer.step()
             heard.append(found.operations)
@@ -139,7 +139,7 @@ def test_each_rank_has_a_report_of_its_own(racy: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_a_program_that_is_ended_leaves_its_report(by: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    # The report file is rewritten every ten seconds; here more often.
+    # The report file is rewritten every ten seconds; this program shortens the interval.
     script.write_text(RACE + "race()\nprint('raced', flush=True)\nimport signal\nsignal.pause()\n")
     report = tmp_path / "report.json"
     start = (
@@ -189,7 +189,7 @@ def test_the_fixture(tmp_path: Path) -> None:
         """)
     )
 
-    # If the package is installed, pytest finds the plugin by itself.
+    # If the package is installed, pytest finds the plugin without an option.
     is_installed = any(point.name == "sidestream" for point in entry_points(group="pytest11"))
     plugin = [] if is_installed else ["-p", "sidestream._pytest"]
     # The process from which these tests are forked has already imported the package.
@@ -207,7 +207,7 @@ def test_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "known.txt").write_text(f"test_library.py:{TWO} known\n")
     again = tested("--sidestream-suppress", "known.txt")
     assert "3 passed in" in again, again
-    assert "nothing of this test ran on a GPU" in tested("--sidestream-require-gpu", "-k", "clean")
+    assert "this test ran nothing on a GPU" in tested("--sidestream-require-gpu", "-k", "clean")
 
 
 def test_a_file_of_suppressions(tmp_path: Path) -> None:

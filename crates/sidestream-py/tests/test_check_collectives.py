@@ -1,5 +1,5 @@
-"""Collectives under a check, by Gloo on a simulated GPU: until the work is waited for, its buffers are in
-use.
+"""Collectives under a check, with Gloo on a simulated GPU: until the program waits for the work, its buffers
+are in use.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_sends_between_two_ranks_are_observed(found: sidestream.CheckedRun) -> N
         def wait(self) -> bool:
             return True
 
-    # A single process has no peer: only the call is examined.
+    # A single process has no peer, so only the call is examined.
     from sidestream import _check_collectives
 
     heard = _check_collectives._Collectives(found._recorder)
@@ -188,6 +188,6 @@ def test_each_collective_of_a_pytorch_group_is_observed() -> None:
 
     collective = re.compile("gather|reduce|scatter|all|send|recv|broadcast|barrier")
     has = [name for name in dir(dist.ProcessGroup) if collective.search(name)]
-    # It waits on the host for the other ranks, and touches no device memory.
+    # This collective waits on the host for the other ranks, and touches no device memory.
     heard = {*_IN_PLACE, *_FROM_TO, *_BETWEEN_TWO, "monitored_barrier"}
     assert [name for name in has if not name.startswith("__") and name not in heard] == []

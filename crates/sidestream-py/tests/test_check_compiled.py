@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Any:
-    """A function that Inductor compiles to C++, for the processor."""
+    """A function that Inductor compiles to C++, for the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("Inductor needs a C++ compiler")
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -53,7 +53,7 @@ def test_generated_kernels_and_library_calls_are_observed(waits: bool, compiled:
         if waits:
             ordered(found, 7, 0)
         y + 1
-    # A product, and everything else in one kernel; uncompiled, there are seven operators.
+    # There is one product, and one kernel for everything else; uncompiled, there are seven operators.
     assert found.operations == 4, str(found)
     assert operators(found) == (set() if waits else {"add_", "mm", "compiled kernel", "add"}), str(found)
     assert all(race.severity == "error" for race in found.races), str(found)
@@ -84,6 +84,5 @@ def test_a_function_that_was_compiled_before_runs_as_it_is(compiled: Any) -> Non
     with checking(pretend=True, host=False) as found:
         again = compiled(x, w)
     assert torch.equal(again, wanted)
-    # A check that begins after the compilation does not observe generated processor code, which PyTorch
-    # reuses.
+    # A check that begins after the compilation does not observe generated CPU code, which PyTorch reuses.
     assert found.races == () and 1 <= found.operations <= 2

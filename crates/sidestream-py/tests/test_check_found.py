@@ -1,5 +1,5 @@
-"""Texts whose code blocks have lost their marks: what is recognized as a program, and how its lines are
-indented.
+"""Documents whose code blocks have lost their marks: the programs that are recognized, and the indentation of
+their lines.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ return answers
 if __name__ == "__main__":
 print(len(Server(2).all([torch.ones(8).pin_memory()] * 3)))
 """
-#: The programs in the page.
+#: The programs that must be found in the page.
 REBUILT = [
     """\
 import torch
@@ -127,7 +127,7 @@ if __name__ == "__main__":
     print(len(Server(2).all([torch.ones(8).pin_memory()] * 3)))
 """,
 ]
-#: Without blank lines, and with the prose after a program glued to it.
+#: A page without blank lines, and with prose glued to the end of a program.
 GLUED = """\
 The loop uploads a batch while the last one is computed.
 import torch
@@ -159,7 +159,7 @@ loss.backward()
 torch.cuda.current_stream().wait_stream(copying)
 model.zero_grad()And so on.
 """
-#: With indentation, but without block marks.
+#: A page with indentation, but without block marks.
 KEPT = """\
 Prefetch like this:
 
@@ -182,7 +182,7 @@ torch
 def test_the_programs_of_a_text_without_marks_are_found_and_indented_again() -> None:
     found = blocks(BLANKS)
     assert [source for _, source in found] == REBUILT
-    # Each is at its line in the text.
+    # Each program is at its line in the text.
     for before, source in found:
         assert BLANKS.splitlines()[before] == source.splitlines()[0] == "import torch"
 
@@ -213,7 +213,7 @@ def test_existing_indentation_is_kept_and_words_are_not_programs() -> None:
     assert before == 2 and "    for _ in range(2):\n        x = x * 2\n    return x\n" in source
     prose = "references\n\ntorch\n\n- torch\n\ntorch.compile is fast.\n\n"
     assert blocks(f"{prose}```cpp\nimport_torch(torch);\n```\n") == []
-    # If a text has marked blocks, the rest is prose.
+    # If a document has marked blocks, the rest is prose.
     assert [source for _, source in blocks(KEPT + "\n```python\nx = 1\n```\n")] == ["x = 1\n"]
 
 

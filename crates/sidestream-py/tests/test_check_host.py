@@ -1,5 +1,5 @@
-"""Host accesses to memory that a copy uses, by numpy, C and the kernel: they are recorded, and otherwise
-behave as without a check. No GPU and no PyTorch.
+"""Host accesses to memory that a copy uses, by NumPy, C and the kernel: they are recorded, and otherwise
+behave as without a check. Neither a GPU nor PyTorch is needed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def checked(raises: bool = False) -> Iterator[Recorder]:
 
 
 def memory(size: int, after: int = 0) -> Any:
-    """Bytes that count as pinned memory, `after` bytes into a page."""
+    """Return bytes that count as pinned memory, beginning `after` bytes into a page."""
     return np.frombuffer(mmap.mmap(-1, size + after + PAGE), np.uint8)[after : after + size]
 
 
@@ -180,7 +180,7 @@ def test_a_source_may_be_read_and_a_page_is_reported_once() -> None:
 
 @pytest.mark.parametrize("wait", [*WAITS, too_early])
 def test_small_tensors_of_one_page_are_compared(wait: Callable[[Recorder], None]) -> None:
-    """A store to a neighbor is not a store to the tensor."""
+    """A store to a neighbour is not a store to the tensor."""
     with checked() as run:
         page = memory(PAGE)
         tensors = [pinned(run, page[at : at + 100]) for at in range(0, PAGE, 512)]
@@ -231,7 +231,7 @@ def test_what_is_not_watched_is_counted() -> None:
         assert found(run) == []
         host = json.loads(run.report())["host"]
         assert (host["guarded_bytes"], host["compared_bytes"], host["unwatched_bytes"]) == (3 * PAGE, 0, PAGE)
-        # As many ranges as a process may have mappings for; further ones are not watched.
+        # This uses as many ranges as a process may have mappings; further ranges are not watched.
         many = pinned(run, memory(4000 * PAGE))
         for at in range(0, many.nbytes, 2 * PAGE):
             upload(run, many[at : at + PAGE])
@@ -256,7 +256,7 @@ def test_a_small_source_filled_again_between_two_copies_of_it() -> None:
 
 
 def test_what_the_device_may_write_is_not_a_store_of_the_host() -> None:
-    """A buffer that is sent and then received into, on one stream."""
+    """A buffer that is sent and then used to receive, on one stream."""
     with checked() as run:
         array = pinned(run, memory(100))
         upload(run, array)
@@ -353,7 +353,7 @@ long by_fwrite(const void *from, long n, const char *path) {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """C code as in an extension or in the program itself."""
+    """C code, compiled like an extension or like the program itself."""
     folder = tmp_path_factory.mktemp("library")
     (folder / "calls.c").write_text(LIBRARY)
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", "calls.so", "calls.c"], cwd=folder, check=True)
@@ -481,13 +481,13 @@ def test_contents_that_are_written_under_a_download_are_those_without_a_check(
 
 
 def test_a_buffer_that_a_call_waits_to_fill_is_not_protected() -> None:
-    """The kernel writes into it when data arrives, however late."""
+    """The kernel writes into the buffer when data arrives, however late."""
     there, here = socket.socketpair()
     with there, here, checked() as run:
         array = pinned(run, memory(SIZE))
         thread = threading.Thread(target=here.recv_into, args=(memoryview(array), SIZE, socket.MSG_WAITALL))
         thread.start()
-        # The call has begun once a part of the data has arrived.
+        # The call has begun once some of the data has arrived.
         there.sendall(bytes([5]) * PAGE)
         while array[PAGE - 1] != 5:
             pass
@@ -569,7 +569,7 @@ with checked() as run:
 def test_where_a_program_uses_io_uring_nothing_is_protected() -> None:
     done = ran(RING)
     assert done.returncode == 0, done.stderr
-    # A system may forbid the ring. Small ranges are compared all the same.
+    # A system may forbid io_uring. Small ranges are compared all the same.
     assert done.stdout in ("none\n", "the program uses io_uring, whose reads would fail 1 0\n")
 
 
@@ -580,7 +580,7 @@ def test_a_call_with_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
         upload(run, array)
         pieces = [memoryview(array)[at * PAGE : at * PAGE + 100] for at in range(256)]
         assert os.readv(file.fileno(), pieces) == 25_600
-        # The entries are free again: the next copy is watched.
+        # The entries are free again, so the next copy is watched.
         upload(run, array, THIRD, 0x100_0000)
         assert mode(array) == "r--"
         run.device_synchronize()
@@ -590,7 +590,7 @@ def test_a_call_with_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("c_code", [False, True])
 def test_memory_that_c_code_unmaps_under_its_copy_is_none_of_the_checks(c_code: bool, library: Any) -> None:
-    """The next mapping there keeps its protection."""
+    """The next mapping at that address keeps its protection."""
     with checked() as run:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
@@ -625,7 +625,7 @@ def test_memory_that_c_code_unmaps_under_its_copy_is_none_of_the_checks(c_code: 
 
 
 def mode(array: Any) -> str:
-    """Return the protection of the middle of an array."""
+    """Return the protection of the middle page of an array."""
     at = array.ctypes.data + array.nbytes // 2
     for each in Path("/proc/self/maps").read_text().splitlines():
         start, end = (int(bound, 16) for bound in each.split()[0].split("-"))
@@ -669,7 +669,7 @@ def test_many_threads_store_at_once_and_nothing_is_lost_of_it() -> None:
             threads = [threading.Thread(target=work, args=(array, turn + 1)) for array in arrays]
             for thread in threads:
                 thread.start()
-            # The pages are opened and protected meanwhile.
+            # The pages are opened and protected during the loop.
             run.stream_synchronize(SIDE)
             for thread in threads:
                 thread.join()

@@ -1,5 +1,4 @@
-"""Host accesses to memory that PyTorch copies, on the processor: tensors over numpy's bytes count as pinned
-memory.
+"""Host accesses to memory that PyTorch copies, on the CPU: tensors over NumPy's bytes count as pinned memory.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ COUNT = 8 * PAGE
 
 
 def pinned(found: CheckedRun, count: int = COUNT) -> tuple[Any, Any]:
-    """A tensor in pinned memory, and numpy's view of it."""
+    """Return a tensor in pinned memory, and NumPy's view of it."""
     array = np.frombuffer(mmap.mmap(-1, 4 * count), np.float32)
     found._recorder.pretend_pinned(array.ctypes.data, array.nbytes)
     return torch.from_numpy(array), array
@@ -205,7 +204,8 @@ def test_a_large_pageable_source_that_is_freed_while_its_copy_may_read_it_is_a_w
     if what == "freed":
         assert race.second.operator == "the end of the tensor"
         assert line(race.second) == "del x"
-        # A wait before the end of a source that one line creates, copies and drops would come too early.
+        # If one line creates, copies and drops a source, a wait before the end of the source would come too
+        # early.
         assert race.fix.startswith("pin the source (`pin_memory()`")
         assert [fix.call for fix in found.mends] == ["x = x.pin_memory()"]
 
@@ -228,7 +228,7 @@ def test_a_race_of_the_hosts_is_raised_by_the_next_operator_or_at_the_end() -> N
         host, array = pinned(found)
         torch.empty(COUNT).copy_(host, non_blocking=True)
         array[2000] = 1
-    # An exception of the program is not hidden by the race.
+    # The race does not hide an exception of the program.
     with pytest.raises(ZeroDivisionError), checking(raises=True, pretend=True) as found:
         host, array = pinned(found)
         torch.empty(COUNT).copy_(host, non_blocking=True)

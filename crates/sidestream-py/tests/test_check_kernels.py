@@ -1,5 +1,5 @@
-"""Kernels that are not operators, under a check: what Triton's intermediate representation shows, and what
-a launch reports.
+"""Kernels that are not operators, under a check: the accesses in Triton's intermediate representation, and
+the reports of launches.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sidestream._sidestream import Recorder
 
 pytestmark = pytest.mark.torch
 
-#: The output of Triton 3.6 for our kernels, whose sources are in `kernels.py` beside it.
+#: The output of Triton 3.6 for our kernels, whose sources are in `kernels.py` in that folder.
 TEXTS = Path(__file__).parent / "ttir"
 
-#: By kernel and pointer: whether the pointer is loaded from and stored to.
+#: For each kernel and pointer: whether it is loaded from and stored to.
 KNOWN = {
     "add": {"x_ptr": (True, False), "y_ptr": (True, False), "out_ptr": (False, True)},
-    # Pointers that a loop advances.
+    # These pointers are advanced by a loop.
     "product": {"a_ptr": (True, False), "b_ptr": (True, False), "c_ptr": (False, True)},
     "histogram": {"x_ptr": (True, False), "bins_ptr": (True, True)},
-    # In two branches, and through a called function.
+    # These pointers are used in two branches, and through a called function.
     "either": {
         "a_ptr": (True, False),
         "b_ptr": (True, False),
@@ -68,7 +68,7 @@ def test_a_kernel_that_this_triton_compiles_says_the_same(name: str) -> None:
     [
         ("%0 = tt.load %x : !tt.ptr<f32>", {"x": (True, False), "y": (False, False)}),
         ("tt.store %x, %v : !tt.ptr<f32>", {"x": (False, True), "y": (False, False)}),
-        # An address that is loaded from memory may be any.
+        # A pointer that is loaded from memory may point anywhere.
         (
             "%0 = tt.int_to_ptr %n : i64 -> !tt.ptr<f32>\n tt.store %0, %v : !tt.ptr<f32>",
             {"x": (True, True), "y": (True, True)},
@@ -160,14 +160,14 @@ def launched(
     ("name", "grid", "values", "known"),
     [
         ("add", (4, 1, 1), {"n": 4096}, [(2, 0, 16384)]),
-        # The last program has less to do, or nothing.
+        # The last program instance has less to do, or nothing.
         ("add", (4, 1, 1), {"n": 3100}, [(2, 0, 12400)]),
         ("add", (5, 1, 1), {"n": 3072}, [(2, 0, 12288)]),
         ("add", (100, 1, 1), {"n": 1 << 20}, [(2, 0, 32768), (2, 92 * 4096, 100 * 4096)]),
         ("add", (4, 1, 1), {"n": 0}, []),
         ("add", (4, 1, 1), {}, []),
         ("add", (0, 1, 1), {"n": 4096}, []),
-        # Addresses that do not fit in i32: nothing is certain for these programs.
+        # Addresses do not fit in i32, so nothing is certain for these program instances.
         ("add", (1 << 30, 1, 1), {"n": 1 << 30}, [(2, 0, 32768)]),
         ("product", (1, 1, 1), {"K": 64}, [(2, 0, 16 * 128)]),
         ("histogram", (1, 1, 1), {"n": 64}, []),
@@ -197,7 +197,7 @@ STORE = "tt.store %x, %v : !tt.ptr<f32>"
         (f"{HEAD}scf.for %i = %c0 to %c8 step %c8  : i32 {{\n{STORE}\n}}", [(0, 0, 4)]),
         (f"{HEAD}scf.for %i = %c8 to %c8 step %c8  : i32 {{\n{STORE}\n}}", []),
         (f"{HEAD}scf.for %i = %c0 to %n step %c8  : i32 {{\n{STORE}\n}}", []),
-        # The first iteration of a loop counts, and not the value of its address afterwards.
+        # The first iteration of a loop counts, not the value of its address afterwards.
         (
             f"{HEAD}%r = scf.for %i = %c0 to %c8 step %c8 iter_args(%p = %x) -> (!tt.ptr<f32>)  : i32 {{\n"
             "%q = tt.addptr %p, %c8 : !tt.ptr<f32>, i32\ntt.store %q, %v : !tt.ptr<f32>\n"
@@ -211,7 +211,7 @@ STORE = "tt.store %x, %v : !tt.ptr<f32>"
             f"}}) : (f32) -> f32\n{STORE}",
             [(0, 0, 4)],
         ),
-        # Every other element, and one column.
+        # The stores are to every other element, and to one column.
         (
             "%c2 = arith.constant dense<2> : tensor<4xi32>\n"
             "%r = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>\n"
@@ -221,7 +221,7 @@ STORE = "tt.store %x, %v : !tt.ptr<f32>"
             "tt.store %p, %v : tensor<4x!tt.ptr<f32>>",
             [(0, 0, 4), (0, 8, 12), (0, 16, 20), (0, 24, 28)],
         ),
-        # A mask that is read from memory.
+        # The mask is read from memory.
         ("%m = tt.load %x : !tt.ptr<i1>\ntt.store %x, %v, %m : !tt.ptr<f32>", []),
     ],
 )
@@ -343,9 +343,9 @@ def test_launches_of_triton_and_inductor_are_observed(monkeypatch: pytest.Monkey
         assert found.operations == 0
         JITFunction().run(x, x, grid=(1,), warmup=False, out_ptr=out, n=1024)
         recorder.pretend_stream(8)
-        # A store to a result of its own covers all of it.
+        # A store to a kernel's own result covers all of it.
         CachingAutotuner().run(x, out, 1024, stream=8)
-    # So does a store of a kernel in the program, if its text, its arguments and its grid show it.
+    # So does a store of a kernel in the program, if its code, its arguments and its grid show it.
     assert [(race.kind, race.first.operator, race.severity) for race in found.races] == [
         ("WAW", "add", "error")
     ]
@@ -362,7 +362,7 @@ def test_launches_of_triton_and_inductor_are_observed(monkeypatch: pytest.Monkey
 
 
 def test_kernels_of_cupy_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module with CuPy's documented interface; CuPy itself was not run here."""
+    """A module with CuPy's documented interface; CuPy itself did not run here."""
     class Memory:
         def __init__(self, ptr: int) -> None:
             self.ptr = ptr

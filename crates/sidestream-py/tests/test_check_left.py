@@ -1,5 +1,5 @@
-"""A check that is left where it was not entered, or used twice: it is refused, and later checks observe
-everything.
+"""A check that is left on another thread than the one that entered it, or is used twice, is refused; later
+checks observe everything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def racy() -> None:
 
 
 def on_another_thread(what: Callable[[], Any]) -> Any:
-    """Return or raise what the call does there."""
+    """Run the call on another thread; return its result or raise its error."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(what).result(60)
 
@@ -38,7 +38,7 @@ def modes() -> int:
 
 
 def hears_all() -> None:
-    """As the first check of a process does."""
+    """Like the first check of a process."""
     for _ in range(2):
         with sidestream.check(simulate=True) as found:
             racy()
@@ -62,7 +62,7 @@ def test_left_on_another_thread(through: str) -> None:
     racy()
     with pytest.raises(RuntimeError, match=ELSEWHERE):
         on_another_thread(lambda: entered.__exit__(None, None, None))
-    # What was observed until then is kept.
+    # Observations until then are kept.
     assert len(found.races) == 2
     hears_all()
 
@@ -88,7 +88,7 @@ def test_a_mode_of_the_other_thread_stays_where_it_is() -> None:
             return int(counts.count)
 
     assert on_another_thread(leave) == 1
-    # A mode that was entered meanwhile stays in its place, too.
+    # A mode that was entered later stays in its place, too.
     with Counts() as counts:
         hears_inside = checking(pretend=True)
         with hears_inside:

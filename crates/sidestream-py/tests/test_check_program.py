@@ -1,4 +1,4 @@
-"""``sidestream.check_program`` on the examples, and on texts that are not programs."""
+"""``sidestream.check_program`` on the examples, and on input that is not a program."""
 
 from __future__ import annotations
 

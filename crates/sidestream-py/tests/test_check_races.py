@@ -1,4 +1,4 @@
-"""Planted races and their fixed twins, with made-up addresses: no GPU and no PyTorch."""
+"""Planted races and their fixed twins, with made-up addresses: neither a GPU nor PyTorch is needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def wait(run: Recorder, stream: int, source: int, event: int = 1) -> None:
     run.event_wait(event, stream)
 
 
-# Each has a mistake unless it is `right`; the kinds are those of the races found with it.
+# Each case has a mistake unless it is `right`; the set has the kinds of races that are found with the
+# mistake.
 CASES: dict[str, tuple[Callable[[Recorder, bool], None], set[str]]] = {}
 
 
@@ -299,7 +300,7 @@ def the_default_stream_does_not_wait_for_pytorchs_streams(run: Recorder, right: 
 def a_copy_across_devices_read_too_early(run: Recorder, right: bool) -> None:
     run.operator("write", [], [(X, SIZE)], 0x400, 1)
     run.device_copy(X, Y, SIZE, 0x400, SIDE, (1, 0))
-    # The target's stream waits by itself; a third stream does not.
+    # The stream of the target waits in any case; a third stream does not.
     read(run, SIDE, Y)
     if right:
         wait(run, THIRD, SIDE)
@@ -407,7 +408,7 @@ def test_two_halves_do_not_meet() -> None:
 
 
 def test_a_query_that_said_no_orders_nothing() -> None:
-    """Only queries that returned true are reported to the recorder."""
+    """Only queries that returned True are reported to the recorder."""
     run = recorder()
     write(run, SIDE)
     run.event_record(1, SIDE)
@@ -416,7 +417,9 @@ def test_a_query_that_said_no_orders_nothing() -> None:
 
 
 def test_memory_that_was_returned_to_the_driver_does_not_race() -> None:
-    """The next tenant belongs to another stream, which the allocator never does by itself."""
+    """The next owner of the memory belongs to another stream, which does not happen with PyTorch's allocator
+    alone.
+    """
     run = recorder()
     run.allocated(X, SIDE)
     write(run, SIDE)
@@ -481,7 +484,7 @@ def test_the_second_access_raises_where_that_is_asked_for() -> None:
 
 
 def test_memory_does_not_grow_with_the_length_of_a_run() -> None:
-    """Tenancy numbers are reused: 50 kB are enough for 40 of them."""
+    """The numbers of tenancies are reused: 50 kB suffice for 40 of them."""
     run = recorder(memory=200_000)
     for _ in range(20_000):
         run.allocated(X, MAIN)

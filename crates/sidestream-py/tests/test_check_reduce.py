@@ -115,13 +115,13 @@ def test_a_racy_program_is_cut_to_the_calls_that_race(
     checked = command("check", str(left))
     assert checked.returncode == 1 and f"fix: {fix}   before op {before}" in checked.stdout, checked.stdout
     assert "late" in command("run", str(left), "--explore", "20").stdout
-    # With the fix applied, the program is silent.
+    # With the fix applied, the program has no race.
     lines = left.read_text(encoding="utf-8").splitlines()
     lines.insert(lines.index(kept[before]), fix)
     fixed = tmp_path / "fixed.yaml"
     fixed.write_text("\n".join(line for line in lines if not line.startswith("expect:")), encoding="utf-8")
     assert sidestream.check_program(fixed).is_clean
-    # An equal run gives an equal result.
+    # Running the command again gives an equal result.
     first = left.read_text(encoding="utf-8")
     assert reduced(tmp_path, text)[0].read_text(encoding="utf-8") == first
 
@@ -155,7 +155,7 @@ def test_the_command_too_reports_the_blocks_of_a_text_with_their_verdicts(tmp_pa
         f"# Notes\n\n```python{RACY}```\n\n```python\nimport torch\ntorch.ones(2, device='cuda')\n```\n",
         encoding="utf-8",
     )
-    # The command's Python, if none is named.
+    # By default the command uses its own Python.
     ran = command("check", str(text))
     assert ran.returncode == 1, ran.stderr
     assert f"{text}:4: python: race\n  2 races in 101 operations on a simulated GPU" in ran.stdout, ran.stdout

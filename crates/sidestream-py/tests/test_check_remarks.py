@@ -1,6 +1,6 @@
-"""What a check remarks on in a program that does not race: streams created again and again, errors that
-surface late, waits that nothing needs, memory that is freed but cannot be reused. Each with a twin that
-gets no remark.
+"""The remarks of a check on a program that does not race: streams created again and again, errors that
+surface late, unneeded waits, memory that is freed but cannot be reused. Each program has a twin that gets no
+remark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def said(found: CheckedRun, code: str) -> list[str]:
 
 
 def line_of(found: CheckedRun, code: str) -> str:
-    """Return the line that is named."""
+    """Return the line that a remark names."""
     (lint,) = [lint for lint in found.lints if lint.code == code]
     place = lint.stack[0]
     return Path(place.file).read_text(encoding="utf-8").splitlines()[place.line - 1].strip()
@@ -49,7 +49,8 @@ def test_streams_that_are_made_in_each_step_are_named_with_their_line(in_each_st
     assert found.races == (), str(found)
     if in_each_step:
         assert (
-            "12 streams were made here, and 11 of them were used and let go" in said(found, "STREAMS_MADE")[0]
+            "12 streams were made here, and 11 of them were used and dropped"
+            in said(found, "STREAMS_MADE")[0]
         )
         assert line_of(found, "STREAMS_MADE") == "side = torch.cuda.Stream()"
     else:
@@ -72,13 +73,13 @@ def test_streams_that_are_kept_or_never_used_are_not(uses: bool) -> None:
 ASSERTED = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
 
 
-#: The text of the error that the operator below raises.
+#: The message of the error that the operator below raises.
 _text = ""
 _library: Any = None
 
 
 def fails(text: str) -> None:
-    """Make the operator ``late`` fail with this text, like an operator after the fault."""
+    """Make the operator ``late`` fail with this message, like an operator after the fault."""
     global _text, _library
     _text = text
     if _library is None:
@@ -133,7 +134,7 @@ def test_a_wait_that_raises_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         run: Any = None
 
         def synchronize() -> None:
-            # PyTorch reports a wait before it waits.
+            # PyTorch reports a wait before the wait itself.
             run.device_synchronize()
             if broken:
                 raise RuntimeError(ASSERTED)
@@ -250,7 +251,7 @@ def test_a_wait_that_may_be_needed_is_left_alone(why: str) -> None:
 def test_memory_that_is_freed_and_held_is_named_with_its_line(
     pending: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a real allocator knows; here its answer is made up."""
+    """Only a real allocator knows the pending memory, so the test makes its answer up."""
     mib, side = 1 << 20, 0x100
     freed: list[tuple[int, int]] = []
 
@@ -271,13 +272,13 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(
             note(run, x, side)
             run.on_memory_deallocation(at)
             freed.append((at, size))
-            # The check looks before an operator.
+            # The check asks the allocator before an operator.
             torch.ones(1)
     if pending:
         (text,) = said(found, "MEMORY_HELD")
         assert (
             f"{32 * mib:,} bytes that were freed could not be used again" in text
-            and "notes stream1 for them" in text
+            and "records stream1 for them" in text
         )
         assert (
             line_of(found, "MEMORY_HELD")
@@ -301,7 +302,7 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(
 def test_much_pinned_memory_is_remarked_on(
     where: str, line: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host's memory size is made up: no machine has to pin a quarter of a real one."""
+    """The host's memory size is made up, so that no machine has to pin a quarter of a real one."""
     for module in (_check_pinned, _check_remarks):
         monkeypatch.setattr(module, "memory_bytes", lambda: 256 << 20)
     count = 4 if where == "less" else 6
@@ -396,7 +397,7 @@ def test_held_memory_is_named_on_a_simulated_gpu_too(fixed: str | None) -> None:
     if fixed is None:
         (text,) = said(found, "MEMORY_HELD")
         held = f"{64 * mib:,} bytes that were freed could not be used again when the check looked"
-        assert held in text and "notes side for them, and the host has not waited for side since" in text
+        assert held in text and "records side for them, and the host has not waited for side since" in text
         assert line_of(found, "MEMORY_HELD") == "x.record_stream(side)"
     else:
         assert not said(found, "MEMORY_HELD"), str(found)

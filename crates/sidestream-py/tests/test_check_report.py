@@ -1,4 +1,4 @@
-"""What a check reports: the calls that fix what it found, as a patch, and no more than helps."""
+"""The report of a check: the calls that fix the races, as a patch, and no more than that."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIDE = 0x100
 
 
 class Stream:
-    """A PyTorch stream where there is no GPU."""
+    """A stand-in for a PyTorch stream on a machine without a GPU."""
 
     def __init__(self, handle: int) -> None:
         self.cuda_stream = handle
@@ -94,7 +94,7 @@ def test_races_that_one_call_fixes_are_one_entry(tmp_path: Path, monkeypatch: py
     assert waits[2] == "    first:  add_ on side at loop.py:9: buffers[step % 2].add_(1)"
     assert waits[3] == "    second: mul on default at loop.py:11: buffers[step % 2] * 2"
     assert "streams: side = 0x100 on cuda:0" in text
-    # No pair is reported in more than three lines, and each call and each pair once.
+    # Each pair is reported once, in at most three lines, and each call once.
     assert len(text.splitlines()) <= 6 + 2 * len(found.mends) + 3 * len(found.races)
     assert found.to_dict()["mends"][0]["races"] == list(found.mends[0].races)
 
@@ -104,12 +104,12 @@ def test_the_change_is_a_patch_that_fixes_it(tmp_path: Path, monkeypatch: pytest
     patch = found.patch()
     assert patch.splitlines()[:2] == ["--- loop.py", "+++ loop.py"]
     added = [line for line in patch.splitlines() if re.match(r"\+(?!\+)", line)]
-    # For a statement of several lines, the call comes before its first line.
+    # For a statement of several lines, the call is placed before its first line.
     assert added == [
         "+            side.wait_stream(torch.cuda.default_stream())",
         "+        torch.cuda.default_stream().wait_stream(side)",
     ]
-    # Nothing is written.
+    # The program's file is not changed.
     assert file.read_text() == LOOP
     applied = subprocess.run(
         ["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False
@@ -117,7 +117,7 @@ def test_the_change_is_a_patch_that_fixes_it(tmp_path: Path, monkeypatch: pytest
     assert applied.returncode == 0, applied.stderr
     fixed = file.read_text()
     assert fixed.index("default_stream().wait_stream(side)") < fixed.index("result = (")
-    # Reported to the check by hand, as CUDA would.
+    # The call is reported to the check by hand, as CUDA would report it.
     fixed = fixed.replace(
         "side.wait_stream(torch.cuda.default_stream())", "run.event_record(1, 0); run.event_wait(1, 0x100)"
     )
@@ -189,8 +189,8 @@ def test_lines_of_the_program_are_reported_and_not_those_of_libraries(tmp_path: 
 
 
 def test_waits_in_a_loop_are_those_of_the_program(tmp_path: Path) -> None:
-    """Not those of a module that moves its parameters, of a profiler, or of a library; and each line
-    once."""
+    """Waits of a module that moves its parameters, of a profiler, or of a library are not reported, and each
+    line is reported once."""
     package = tmp_path / "site-packages"
     package.mkdir()
     (package / "somebodys.py").write_text("def value(x):\n    return x.item()\n")
@@ -223,7 +223,7 @@ def test_waits_in_a_loop_are_those_of_the_program(tmp_path: Path) -> None:
 
 
 def test_what_a_program_asked_for_at_its_end_is_done_before_the_process_ends() -> None:
-    """With a GPU the command ends the process itself, so that nothing is printed after the report."""
+    """With a GPU the command ends the process itself, so that no output follows the report."""
     code = """
         import atexit, sys, threading, types
         torch = types.ModuleType("torch")
@@ -275,7 +275,7 @@ def test_a_clock_that_is_read_before_the_work_is_complete_is_named_with_both_lin
         x * 2
         logging.makeLogRecord({})
         run.device_synchronize()
-        # Nothing was launched.
+        # No work was launched.
         right = time.perf_counter()
         x.view(2, 4)
         time.perf_counter() - right
@@ -318,7 +318,7 @@ def test_a_report_counts_as_people_do() -> None:
     assert " fixes it" not in str(found)
 
 
-#: Names of streams: a variable, an attribute, one variable for two streams, and none.
+#: Names of streams: a variable, an attribute, one variable for two streams, and no name.
 NAMES = """
 import torch
 
@@ -349,7 +349,7 @@ def test_streams_are_called_in_the_report_as_the_program_calls_them(tmp_path: Pa
     said = python("-m", "sidestream.check", "--simulate", program).stderr
     assert "by `main.wait_stream(loader.copying)` before " in said, said
     assert "first:  mul_ on loader.copying at " in said and "second: sum on main at " in said, said
-    # Two streams with one name cannot be told apart by it, and where that name means both, one call fixes
+    # Two streams of one name cannot be told apart by that name. Where the name means both, one call fixes
     # both races.
     assert "add_ on stream2 at " in said and "by `stream.wait_stream(main)` before " in said, said
     assert re.search(
@@ -377,7 +377,7 @@ def test_to_ask_for_a_name_keeps_no_tensor_alive(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (1, "None\n"), ran.stderr
 
 
-#: In a loop, the host reads results that the device copies to it.
+#: In a loop, the host reads results that the device copies to pinned memory.
 READS = """
 import torch
 x = torch.ones(1 << 10, device="cuda")
@@ -415,7 +415,7 @@ def test_a_wait_of_the_host_in_a_loop_is_for_an_event_if_work_can_continue_after
     assert again.returncode == 0 and again.stdout.splitlines() == [
         f"{2.0**step if between else 1.0}" for step in range(6)
     ], again.stderr
-    # The statements in between are enqueued while the host waits.
+    # Statements in between are enqueued before the host waits.
     assert ("SYNC_IN_LOOP" in again.stderr) is not between, again.stderr
 
 
@@ -493,7 +493,7 @@ for _ in range(3):
         two(x).sum().backward()
     done = True; opt.step(); opt.zero_grad()
 """
-#: The statement shares its line with the head of a block.
+#: The second access shares its line with the head of a block.
 HEAD = """
 import torch
 x = torch.ones(8).cuda()

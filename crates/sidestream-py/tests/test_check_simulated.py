@@ -1,4 +1,4 @@
-"""GPU programs, checked without a GPU: what the check reports, and that they run unchanged.
+"""GPU programs that are checked without a GPU: the check's reports are right, and the programs run unchanged.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def test_mixed_precision_checkpoints_and_hooks(found: sidestream.CheckedRun) -> 
 def test_what_pytorch_makes_for_a_tensor_lies_where_the_tensor_does(found: sidestream.CheckedRun) -> None:
     q = torch.randn(1, 2, 4, 8, device="cuda", requires_grad=True)
     nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).sum().backward()
-    # The engine itself copies the gradient into another layout.
+    # PyTorch's engine itself copies the gradient into another layout.
     assert q.grad is not None and q.grad.is_cuda
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(3, 2, 4, device="cuda"), torch.tensor([3, 2]))
     results, state = nn.GRU(4, 8).cuda()(packed)
@@ -185,14 +185,14 @@ def test_a_graph_does_at_each_replay_what_was_captured(found: sidestream.Checked
     x, total = torch.zeros(4, device="cuda"), torch.zeros((), device="cuda")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    # Since PyTorch 2.15, the graph's kernels may be annotated.
+    # Since PyTorch 2.15, the kernels of a graph may be annotated.
     can = "enable_annotations" in inspect.signature(torch.cuda.graph).parameters
     with torch.cuda.graph(graph, **({"enable_annotations": True} if can else {})):
         y = x * 2 + 1
         total += y.sum()
         with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
             total.item()
-    # Captured work did not run.
+    # The captured work did not run.
     assert total.item() == 0
     for value in (1, 2):
         x.fill_(value)
@@ -227,7 +227,7 @@ def test_memory_that_was_noted_is_used_again_when_the_host_has_waited(found: sid
     x.record_stream(side)
     event = side.record_event()
     del x
-    # A record before the free proves nothing.
+    # A record before the memory was freed proves nothing.
     event.synchronize()
     assert memory().data_ptr() != at
     side.synchronize()
@@ -235,7 +235,7 @@ def test_memory_that_was_noted_is_used_again_when_the_host_has_waited(found: sid
     x = memory()
     x.record_stream(side)
     del x
-    # A host is never this far ahead.
+    # A host is never that many launches ahead.
     assert at not in {memory().data_ptr() for _ in range(1000)}
     assert at in {memory().data_ptr() for _ in range(100)}
 
@@ -278,7 +278,8 @@ def test_backward_runs_on_the_streams_of_forward(found: sidestream.CheckedRun) -
     for name, tensor in (("a", a), ("b", b), ("c", c)):
         tensor.register_hook(note(name))
     c.sum().backward()
-    # The gradient of a comes from the stream on which b was made, and the node that made a receives it.
+    # The gradient of `a` comes from the stream on which `b` was made, and is received by the node that made
+    # `a`.
     assert seen == [("c", False), ("b", True), ("a", False)]
     assert weight.grad is not None and weight.grad.tolist() == [30] * 4
     assert found.races == (), str(found)
@@ -332,7 +333,7 @@ def test_the_profiler_has_the_processors_part(capfd: pytest.CaptureFixture[str])
     assert "Failed to record CUDA event" not in capfd.readouterr().err
 
 
-#: Hides what PyTorch's CPU build does not have.
+#: Hides the parts that PyTorch's CPU build does not have.
 WITHOUT_CUDA = """
 import importlib.abc, sys
 GONE = (
@@ -418,7 +419,7 @@ def test_all_is_put_back() -> None:
         x = torch.ones(3, device="cuda")
         _ = 1 / 0
     assert state() == before
-    # Tensors that outlive the simulation are on the processor.
+    # Tensors that outlive the simulation are CPU tensors.
     assert x.device.type == "cpu" and x.tolist() == [1, 1, 1] and torch.UntypedStorage(4).nbytes() == 4
 
 
@@ -502,7 +503,7 @@ x.sum()
     ran = command(str(text))
     assert ran.returncode == 3 and "it ended with NameError: name 'model' is not defined" in ran.stderr
     ran = python("-m", "sidestream.check", text)
-    assert ran.returncode == 2 and "its blocks of Python are checked with --simulate" in ran.stderr
+    assert ran.returncode == 2 and "give --simulate to check its Python code blocks" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -568,8 +569,8 @@ def test_a_seed_is_taken_after_a_simulation_of_more_gpus() -> None:
 
 @pytest.mark.parametrize("right", [False, True])
 def test_inference_mode_hides_no_copy_and_no_wait(right: bool) -> None:
-    """There PyTorch passes `x.to("cuda")`, `y.item()` and `y.cpu()` to a mode as single calls, and not as
-    the operators that they consist of.
+    """In inference mode PyTorch passes `x.to("cuda")`, `y.item()` and `y.cpu()` to a mode as single calls,
+    not as the operators that they consist of.
     """
     for wait in ("item", "cpu"):
         with sidestream.check(simulate=1) as found, torch.inference_mode():
@@ -584,7 +585,7 @@ def test_inference_mode_hides_no_copy_and_no_wait(right: bool) -> None:
 
 
 def test_a_capture_of_one_thread_leaves_the_others_alone() -> None:
-    """What another thread does on its own stream meanwhile is not part of the graph."""
+    """Work of another thread on its own stream during the capture is not part of the graph."""
     import threading
 
     with sidestream.check(simulate=1) as found:
@@ -621,8 +622,8 @@ def test_a_capture_of_one_thread_leaves_the_others_alone() -> None:
 
 
 def test_a_checkpoint_computes_all_again_and_is_put_back() -> None:
-    """An exception that ends it early would be lost on a GPU, where freed memory is reported by calls of
-    Python.
+    """An exception that ends the forward pass early would be lost on a GPU, where freed memory is reported by
+    calls to Python.
     """
     from torch.utils import checkpoint
 
@@ -645,8 +646,8 @@ def test_a_checkpoint_computes_all_again_and_is_put_back() -> None:
 
 
 def test_a_full_disk_is_said_and_leaves_no_half_file(tmp_path: Path) -> None:
-    """A limit on the size of files has the effect of a full disk; the program sets it for the rest of the
-    process."""
+    """A limit on the size of files has the effect of a full disk. The program sets the limit for the rest of
+    the process."""
     script, report, race = (tmp_path / name for name in ("loop.py", "report.json", "race.yaml"))
     script.write_text(
         "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))\n" + RACY
@@ -674,7 +675,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_file(tmp_path: Path) -> None:
         assert f"the report cannot be written to {report}: [Errno 27] File too large" in done.stderr
     assert f"--reduce {race}: [Errno 27] File too large" in racy.stderr
     assert sorted(file.name for file in tmp_path.iterdir()) == ["loop.py", "report.json"]
-    # The report that was kept while the program ran may have been written before the limit was set: then it
-    # is complete, and says so.
+    # The report that was updated while the program ran may have been written before the limit was set: then
+    # it is complete, and says so.
     kept = report.read_text()
     assert not kept or json.loads(kept)["ended"] == "the program had not ended when this was written"

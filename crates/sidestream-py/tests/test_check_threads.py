@@ -1,4 +1,4 @@
-"""Host threads under a check: what they hand over orders them, and what only their timing orders is a
+"""Host threads under a check: handovers order them, and accesses that are ordered only by timing are a
 warning.
 """
 
@@ -28,7 +28,7 @@ from sidestream._check import checking
 
 pytestmark = pytest.mark.torch
 
-#: The call of one thread when it is done, and the first call of another.
+#: The last call of one thread, and the first call of another.
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
@@ -116,7 +116,7 @@ def by_loop() -> Pair:
     loop = asyncio.new_event_loop()
 
     def first() -> None:
-        # It ends with the call that the other thread requests.
+        # The loop ends with the call that the other thread requests.
         loop.run_forever()
         loop.close()
 
@@ -316,7 +316,7 @@ def test_the_threads_of_backward_act_for_its_caller() -> None:
         by_another(lambda: recorder.operator("mul", [], [(4096, 64)], 0))
         recorder.leave_backward(before)
         recorder.operator("add", [(4096, 64)], [], 0)
-        # Beside backward, a thread that was never observed is left out.
+        # During backward, a thread that was never observed is left out.
         by_another(lambda: recorder.operator("sub", [], [(4096, 64)], 0))
         recorder.operator("add", [(4096, 64)], [], 0)
     assert found.races == (), str(found)
@@ -376,7 +376,7 @@ def test_all_is_put_back() -> None:
         )
         raise ZeroDivisionError
     assert [dict(vars(owner)) for owner in owners] == before
-    # Objects that were created meanwhile continue to work.
+    # Objects that were created during the check continue to work.
     lock, again, items, condition, simple = made
     with lock, again, again, condition:
         condition.notify_all()

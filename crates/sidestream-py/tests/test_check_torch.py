@@ -1,4 +1,5 @@
-"""PyTorch operators under a check, on the processor: what they touch, and that nothing else changes."""
+"""PyTorch operators under a check, on the CPU: the check knows the memory that they touch, and changes
+nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ pytestmark = pytest.mark.torch
 
 
 def planned(name: str) -> tuple[str, list[str], list[str], list[bool]]:
-    """Return the class of an operator, what it reads, what it writes, and which results are new."""
+    """Return the class of an operator, the arguments that it reads and writes, and which results are new
+    memory.
+    """
     packet, overload = name.split(".")
     func = getattr(getattr(torch.ops.aten, packet), overload)
     _, _, kind, arguments, results = _check_plan.plan(func)
@@ -234,7 +237,7 @@ def test_a_race_is_raised_at_the_operator() -> None:
     with pytest.raises(sidestream.RaceError, match=r"RAW on float32\[16\]"):
         with checking(raises=True, pretend=True) as found:
             race(found)
-    # The text is for users.
+    # The error's message is meant for users.
     with checking(raises=True, pretend=True) as found, pytest.raises(sidestream.RaceError, match="return x"):
         race(found)
 
@@ -276,7 +279,7 @@ def test_classes_of_tensors_with_and_without_a_dispatch_of_their_own() -> None:
 
 
 def test_columns_that_interleave_do_not_meet() -> None:
-    """There are more rows than are reported one by one: the checker got the span."""
+    """There are more rows than are reported one by one, so the checker received the whole span."""
     with checking(pretend=True) as found:
         x = torch.zeros(64, 8)
         run = found._recorder
@@ -297,7 +300,7 @@ def test_columns_that_interleave_do_not_meet() -> None:
 
 
 class other_stream:
-    """Calls inside run on another stream, as far as the recorder knows."""
+    """For the recorder, calls inside this block run on another stream."""
 
     def __init__(self, run: Any) -> None:
         self.run = run
@@ -339,7 +342,7 @@ def test_the_report_comes_after_an_exception(tmp_path: Path) -> None:
     script.write_text("raise ValueError('broken')", encoding="utf-8")
     ran = command(str(script))
     assert ran.returncode == 1
-    ended = "the program ended with ValueError; the report is of what it did before that\n"
+    ended = "the program ended with ValueError; the report covers the time before that\n"
     assert ran.stderr.index("ValueError: broken") < ran.stderr.index(ended) < ran.stderr.index("no race in")
 
 
@@ -356,7 +359,7 @@ def test_a_race_is_exit_code_1(tmp_path: Path) -> None:
     ran = command("--fix", str(script))
     assert ran.returncode == 1, ran.stderr
     assert "RAW" in ran.stderr and "; one call fixes it\n" in ran.stderr
-    # The patch is on standard output, and here nothing can be placed.
+    # The patch is on standard output; here no call can be placed.
     assert (
         ran.stdout.startswith("# not placed: stream1.wait_stream(stream0) at ")
         and ran.stdout.count("\n") == 1
@@ -482,7 +485,7 @@ def test_an_option_after_the_script_is_said_to_be_the_programs(tmp_path: Path) -
 
 @pytest.mark.parametrize("ends", ["capture_end", "capture_end_pre"])
 def test_a_capture_ends_however_pytorch_ends_it(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The class has what PyTorch 2.15 has; no graph is captured without a GPU."""
+    """The replacement has the methods of PyTorch 2.15; without a GPU no graph is captured."""
     import torch
 
     class Graph:

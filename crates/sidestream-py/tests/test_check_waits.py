@@ -1,4 +1,4 @@
-"""Where the host blocks again and again: what a check remarks on, and what it leaves alone."""
+"""Lines at which the host blocks again and again: those that get a remark, and those that do not."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def remarks(loop: str) -> list[tuple[str, str]]:
         ("values = y.cpu()", "until the copy to it is complete"),
         ("values = y.cpu().numpy()", "until the copy to it is complete"),
         ("values = y.to('cpu')", "until the copy to it is complete"),
-        ("values = y[y > 0]", "how large the result is depends on values"),
-        ("values = y.unique()", "how large the result is depends on values"),
-        ("values = torch.nonzero(y)", "how large the result is depends on values"),
+        ("values = y[y > 0]", "the size of the result depends on values"),
+        ("values = y.unique()", "the size of the result depends on values"),
+        ("values = torch.nonzero(y)", "the size of the result depends on values"),
     ],
 )
 def test_a_read_that_waits_in_a_loop_is_remarked_on_with_what_to_do(read: str, advice: str) -> None:
@@ -71,7 +71,7 @@ def test_a_read_that_waits_in_a_loop_is_remarked_on_with_what_to_do(read: str, a
 
 @pytest.mark.parametrize("around", ["clock", "events", "wait", "side"])
 def test_what_surrounds_a_read_does_not_excuse_it(around: str) -> None:
-    """A loop that is timed as a whole, a wait right before the read, or work on another stream."""
+    """Reads in a loop that is timed as a whole, after a wait, or with work on another stream."""
     ((line, _),) = remarks(f"""
     t0 = time.perf_counter()
     start.record()
@@ -119,11 +119,11 @@ def test_what_reads_no_value_in_a_loop_is_left_alone(line: str) -> None:
 
 
 def test_a_print_outside_of_a_loop_is_no_loop() -> None:
-    """Although it reads many values."""
+    """No wait gets a remark, although the loop reads many values."""
     assert remarks("print(model(x)); print(x)") == []
 
 
-#: Each is correct as it is.
+#: Loops that are correct as they are.
 RIGHT = {
     "a time by events": """
     for batch in batches:

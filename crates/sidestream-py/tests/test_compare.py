@@ -1,4 +1,5 @@
-"""Which of two functions takes less time: what the interval shows, and what is not compared at all."""
+"""Comparison of the times of two functions: the verdict that an interval gives, and functions that are not
+compared."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from sidestream._moves import Moved
 
 
 def told(difference: float, noise: float, drawn: random.Random) -> str | None:
-    """Return what ``compare`` says of two functions with this difference, measured with this much noise.
+    """Return the result of ``compare`` for two functions with this difference, measured with this much noise.
     """
     groups: list[float] = []
     for look in LOOKS:
         while len(groups) < look:
-            # Times have a tail: now and then there is an interruption.
+            # Times have a tail: now and then a measurement is interrupted.
             tail = drawn.expovariate(1 / noise) if drawn.random() < 0.1 else 0.0
             groups.append((1 + difference) * math.exp(drawn.gauss(0, noise) + tail * drawn.choice((-1, 1))))
         verdict = judged(*interval(groups))
@@ -56,7 +57,8 @@ def test_little_noise_is_decided_and_much_noise_is_not() -> None:
 
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replaces PyTorch with its double for one test. The double has no operators that could be observed."""
+    """Replaces PyTorch with its double during one test. The double has no operators that could be observed.
+    """
     monkeypatch.setattr("sidestream._compare.moved", lambda call: (call(), Moved())[1])
     # Both modules are restored afterwards.
     for name in ("torch", "torch.cuda"):
@@ -87,7 +89,7 @@ def test_device_times_are_told_apart_in_both_directions() -> None:
     assert str(other).startswith("longer takes 1.030 times as long as shorter (from 1.0")
     assert not one.includes_host and one.calls[0] > 1
     same = sidestream.compare(shorter, shorter, device="cuda:0", seconds=20.0)
-    # If this process is stalled between two calls, the device's clock continues.
+    # If this process stalls between two calls, the device's clock continues.
     assert same.verdict == "equal" and 0.005 <= same.smallest < 0.01
     with pytest.raises(
         ValueError, match=r"calls of <function spin at .* took no time on the current stream of cuda:0"
@@ -100,7 +102,7 @@ def spin(count: int) -> int:
 
 
 def test_twice_the_work_is_told_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A separate clock: next to other programs a real one may show any ratio.
+    # A fake clock, because with other programs running a real one may show any ratio.
     now = 0
     monkeypatch.setattr(_benchmark, "time", SimpleNamespace(perf_counter_ns=lambda: now))
 
@@ -127,7 +129,7 @@ def test_too_little_time_gives_no_verdict() -> None:
     assert result.verdict == "unknown" and result.names == ("f", "g")
     first, second = str(result).split("\n")
     assert first == (
-        "cannot tell which is faster: the time was enough for 1 of the 16 groups that it takes at least; "
+        "cannot tell which is faster: the time sufficed for 1 of at least 16 groups; "
         "give more (seconds=)"
     )
     assert second.endswith("on cpu; 1 group of two samples of each")

@@ -1,4 +1,4 @@
-"""What each function accepts as a device, and how it refuses what it does not accept."""
+"""The devices that each function accepts, and its errors for all others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sidestream import DeviceError, Event, Pipeline, Stream, prefetch
 
 Takes = Callable[[Any], object]
 
-#: All functions that have an argument of that name.
+#: All functions that have an argument `device`.
 EVERY: dict[str, Takes] = {
     "Stream": Stream,
     "Stream.of": lambda device: Stream.of(Stream("sim:h200"), device=device),
@@ -22,7 +22,7 @@ EVERY: dict[str, Takes] = {
     "Pipeline": lambda device: Pipeline([abs], device=device),
     "benchmark": lambda device: sidestream.benchmark(sum, range(10_000), device=device),
 }
-#: The functions that run Python functions.
+#: The functions among them that run Python functions.
 ON_TORCH = ("Pipeline", "benchmark")
 
 
@@ -39,14 +39,14 @@ on_streams = pytest.mark.parametrize("takes", fixtures(("Stream", "Event", "over
 
 
 class Named:
-    """Has a number as its ``__index__``, as numpy's integers do."""
+    """An object with a number as its ``__index__``, like NumPy's integers."""
 
     def __index__(self) -> int:
         return 99
 
 
 class OfTorch:
-    """Looks like a ``torch.device``."""
+    """An object that looks like a ``torch.device``."""
 
     def __init__(self, type: str, index: int | None) -> None:
         self.type, self.index = type, index
@@ -56,7 +56,7 @@ class OfTorch:
 
 
 class Several:
-    """Has a number only if it has one element, like numpy's arrays."""
+    """An object that has a number only if it has one element, like a NumPy array."""
 
     def __index__(self) -> int:
         raise TypeError("only integer scalar arrays can be converted to a scalar index")
@@ -100,7 +100,7 @@ def test_a_loop_without_a_gpu_is_led_to_the_processor_and_not_to_a_simulated_gpu
     assert str(refused.value).startswith(first) and "sim:" not in str(refused.value)
 
 
-# With or without PyTorch, if the function does not need it.
+# The result is the same with and without PyTorch, if the function does not need PyTorch.
 @pytest.mark.parametrize(
     "takes",
     [
@@ -125,7 +125,7 @@ def test_the_processor_does_where_nothing_needs_a_stream(takes: Takes, device: A
 @on_streams
 @pytest.mark.parametrize("device", ["cpu", OfTorch("cpu", None)])
 def test_the_processor_has_no_streams(takes: Takes, device: Any) -> None:
-    with pytest.raises(ValueError, match="the processor has no streams; give .cuda., or .sim:h200."):
+    with pytest.raises(ValueError, match="the CPU has no streams; give .cuda., or .sim:h200."):
         takes(device)
 
 

@@ -71,7 +71,7 @@ def test_prefetching_is_predicted_as_it_came_out(traces: Path) -> None:
     report = sidestream.diagnose(traces / "copy_bound.before.json.gz", what_if="prefetch=2")
     (prediction,) = report.what_if
     assert isinstance(prediction, Prediction) and isinstance(prediction.step_ns, Estimate)
-    # The step took 2.79 ms instead of 4.64 ms.
+    # Measured, the step took 2.79 ms instead of 4.64 ms.
     assert 0.57 < prediction.ratio < 0.63
     assert prediction.step_ns.low <= prediction.step_ns.likely <= prediction.step_ns.high
 
@@ -88,7 +88,7 @@ def test_the_json_holds_all_of_it(copy_bound: Diagnosis, traces: Path) -> None:
     assert report == copy_bound.to_dict()
     assert report["schema"] == "sidestream.diagnose/2"
     assert report["file"] == copy_bound.file == str(traces / "copy_bound.before.json.gz")
-    # The fields of the classes are those of the JSON; none is missing.
+    # The fields of the classes are those of the JSON, without exception.
     assert json.loads(json.dumps([dataclasses.asdict(d) for d in copy_bound.devices])) == report["devices"]
     assert json.loads(json.dumps([dataclasses.asdict(f) for f in copy_bound.findings])) == report["findings"]
     assert json.loads(json.dumps([dataclasses.asdict(p) for p in copy_bound.what_if])) == report["what_if"]
@@ -152,7 +152,7 @@ def test_a_file_that_is_not_a_trace_is_refused_with_name_and_remedy(
     assert str(raised.value).startswith(f"{path}: ")
     assert why in str(raised.value)
     assert isinstance(raised.value, ValueError)
-    # Worker processes pass their exceptions on.
+    # Worker processes pickle their exceptions.
     assert repr(pickle.loads(pickle.dumps(raised.value))) == repr(raised.value)
 
 
@@ -177,8 +177,8 @@ def test_options_of_another_kind_are_refused_and_all_means_the_usual_changes(tra
     path = traces / "copy_bound.before.json.gz"
     for options, why in (
         ({"link_gbps": "55"}, "link_gbps is '55'; give GB/s as a number"),
-        ({"what_if": 5}, "what_if is 5; give a text"),
-        ({"what_if": [5]}, r"what_if is \[5\]; give a text"),
+        ({"what_if": 5}, "what_if is 5; give a string"),
+        ({"what_if": [5]}, r"what_if is \[5\]; give a string"),
     ):
         with pytest.raises(TypeError, match=why):
             sidestream.diagnose(path, **options)
@@ -207,7 +207,7 @@ def test_an_unknown_change_is_refused_with_those_there_are(traces: Path) -> None
     with pytest.raises(ValueError, match="what_if: there is no change `faster`; there are pinned,"):
         sidestream.diagnose(traces / "copy_bound.before.json.gz", what_if="pinned,faster")
     for one_or_many in (traces / "copy_bound.before.json.gz", [traces / "copy_bound.before.json.gz"]):
-        with pytest.raises(TypeError, match='what_if is 5; give a text such as "pinned,no-sync"'):
+        with pytest.raises(TypeError, match='what_if is 5; give a string such as "pinned,no-sync"'):
             sidestream.diagnose(one_or_many, what_if=5)  # type: ignore[call-overload]
 
 
@@ -239,13 +239,13 @@ def test_other_threads_run_during_a_diagnosis(tmp_path: Path) -> None:
         third = (end - start) / 3
         return any(start + third < moment < end - third for moment in moments)
 
-    # The machine may stall for a while with all threads, but not each time.
+    # The machine may stall for a while with all threads, but not in every attempt.
     assert any(runs_meanwhile() for _ in range(20))
 
 
 def test_other_threads_run_during_a_check(programs: Path, tmp_path: Path) -> None:
-    # The input comes through a pipe from another Python thread, and is longer than the pipe's buffer: a
-    # call that kept the GIL would wait forever.
+    # The input comes through a pipe from another Python thread, and is longer than the pipe's buffer: a call
+    # that kept the GIL would wait forever.
     source = tmp_path / "long.yaml"
     source.write_text((programs / "hello_race.yaml").read_text() + "# and so on\n" * 20_000)
     assert source.stat().st_size > 65536
@@ -257,7 +257,7 @@ content = pathlib.Path({str(source)!r}).read_bytes()
 threading.Thread(target=lambda: pathlib.Path(fifo).write_bytes(content)).start()
 print(len(sidestream.check_program(fifo).races))
 """
-    # The limit only ends a test that failed.
+    # This limit only ends a test that has failed.
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
     )
@@ -268,7 +268,7 @@ def test_the_tables_are_attributes(traces: Path) -> None:
     starved = sidestream.diagnose(traces / "starved_hard.before.json.gz")
     step, load = starved.ranges[0], next(row for row in starved.ranges if row.name == "load_batch")
     assert (step.name, step.depth, step.calls, load.depth) == ("ProfilerStep*", 0, 12, 1)
-    # The loader has most of the idle time, and launches nothing.
+    # The loader causes most of the idle time, and launches nothing.
     (device,) = starved.devices
     assert load.own.idle_ns / device.span_ns > 0.65
     assert load.total.device_ops == 0 and load.total.host_ns > load.own.idle_ns
@@ -283,7 +283,7 @@ def test_the_tables_are_attributes(traces: Path) -> None:
 
 
 def test_a_table_is_the_one_that_the_command_prints(traces: Path, tmp_path: Path) -> None:
-    # As record_shapes=True writes it, with two shapes in turn.
+    # The trace has the form that record_shapes=True writes, with two shapes in turn.
     trace = json.loads(gzip.decompress((traces / "starved_hard.before.json.gz").read_bytes()))
     operators = (event for event in trace["traceEvents"] if event.get("cat") == "cpu_op")
     for at, event in enumerate(operators):
@@ -320,7 +320,7 @@ def test_a_table_that_there_is_not_is_refused_with_those_there_are(copy_bound: D
         copy_bound.table("kernels", sort="host")
     with pytest.raises(ValueError, match="ranges have no shapes of inputs"):
         copy_bound.table("ranges", by_shape=True)
-    with pytest.raises(ValueError, match="limit is 0; give how many rows the table has at most, 1 or more"):
+    with pytest.raises(ValueError, match="limit is 0; give the maximum number of rows, 1 or more"):
         copy_bound.table("operators", limit=0)
     with pytest.raises(RuntimeError, match="diagnose the trace again"):
         pickle.loads(pickle.dumps(copy_bound)).table("operators")

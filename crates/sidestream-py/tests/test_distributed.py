@@ -1,4 +1,4 @@
-"""``sidestream.prefetch`` in two processes that train one model, by gloo on the processor."""
+"""``sidestream.prefetch`` in two processes that train one model, with gloo on the CPU."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ try:
         "prefetched": train(0, True),
         "from workers": train(1, True),
     }
-    # The threads of the loader and of the prefetcher end; gloo's threads are not Python's.
+    # The threads of the loader and of the prefetcher must have ended; gloo's threads are not Python threads.
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             thread.join(60)
@@ -83,7 +83,7 @@ def of_gloo():
             names.append(path.read_text())
     return [name for name in names if "gloo" in name]
 
-# The system lists a thread that was joined for a moment longer.
+# The system may list a joined thread for a moment longer.
 limit = time.monotonic() + 60
 while of_gloo() and time.monotonic() < limit:
     os.sched_yield()
@@ -99,7 +99,7 @@ def test_two_ranks_train_as_without_prefetching(tmp_path: Path) -> None:
         assert rank["from workers"] == rank["plain"]
         assert rank["threads"] == ["MainThread"]
         assert rank["threads of gloo"] == []
-    # One model, and a shard each.
+    # Both ranks have one model, but different shards.
     assert first["plain"]["weights"] == second["plain"]["weights"]
     assert first["plain"]["losses"] != second["plain"]["losses"]
     for epoch in range(3):
@@ -109,7 +109,7 @@ def test_two_ranks_train_as_without_prefetching(tmp_path: Path) -> None:
 
 
 def both_ranks(folder: Path) -> list[dict[str, Any]]:
-    """Run both processes, and return what each prints. Neither outlives this call."""
+    """Run both processes, and return what each prints. Neither process outlives this call."""
     # The machine's name may not resolve to one of its addresses.
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = [
@@ -132,7 +132,7 @@ def both_ranks(folder: Path) -> list[dict[str, Any]]:
     finally:
         for rank in ranks:
             if rank.poll() is None:
-                # Includes the processes of its loader.
+                # This also ends the processes of the rank's loader.
                 os.killpg(rank.pid, 9)
             rank.communicate()
     return said

@@ -1,4 +1,4 @@
-"""Checks that the Python in the pages for users parses, and that the names in it exist."""
+"""Checks that the Python code in the pages for users parses, and that the names in it exist."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PAGES = sorted(
     for path in [ROOT / "README.md", ROOT / "crates/sidestream-py/README.md", *(ROOT / "docs").rglob("*.md")]
     if "```python" in path.read_text()
 )
-#: What a block may need beside PyTorch. A block that needs a library runs where the library is installed.
+#: Libraries besides PyTorch that a block may need. Such a block runs if the library is installed.
 LIBRARIES = {"accelerate", "fastapi", "lightning", "ray", "torchvision", "transformers"}
 NEEDS = {"gpu", "processes"} | LIBRARIES
 
 
 def program_of(page: str) -> str:
-    """The Python of a page as one program, each line of it at its line of the page.
+    """Return the Python code of a page as one program, each line at its line number in the page.
 
-    A reader sees the blocks. A comment ``<!-- python`` holds what a reader need not see, such as a small
-    loader, and ``<!-- needs: gpu -->`` above a block says why it does not run here.
+    Readers see the blocks. A comment ``<!-- python`` has code that readers need not see, such as a small
+    loader, and ``<!-- needs: gpu -->`` above a block gives the reason why it does not run here.
     """
     text = (ROOT / page).read_text()
     lines = [""] * (text.count("\n") + 1)
@@ -45,7 +45,7 @@ def program_of(page: str) -> str:
     for found in shown.finditer(text):
         kind = "block" if found["hidden"] is None else "hidden"
         code, first = found[kind], text.count("\n", 0, found.start(kind))
-        # An example may have an `…` in the place of the reader's own code.
+        # An example may have an `…` instead of the reader's own code.
         ast.parse(code.replace("…", "..."))
         needs = found["needs"]
         assert needs is None or needs in NEEDS, f"{page}:{first}: {needs} is none of {sorted(NEEDS)}"
@@ -73,7 +73,8 @@ def test_the_page_shows_python_with_names_that_exist(page: str) -> None:
 def test_the_blocks_of_the_page_run_one_after_the_other(page: str, tmp_path: Path) -> None:
     program = tmp_path / f"{Path(page).stem}.py"
     program.write_text(program_of(page))
-    # Pages enter a simulated GPU, which takes a process that has used none, and write files beside them.
+    # Each page gets its own process: pages enter a simulated GPU, which requires a process that has used
+    # none, and write files into their folder.
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     ran = python(program, cwd=tmp_path)
     assert ran.returncode == 0, f"{page}: {ran.stdout[-2000:]}{ran.stderr[-4000:]}"
@@ -123,10 +124,10 @@ def test_what_the_readme_shows_of_a_script_is_what_it_prints() -> None:
     for command, lines in shown:
         ran = python(*command.split(), cwd=ROOT)
         printed = [line.rstrip() for line in (ran.stdout + ran.stderr).splitlines()]
-        # An ellipsis marks what is left out.
+        # An ellipsis marks an omission.
         missing = [line for line in lines.splitlines() if line != "…" and line not in printed]
         assert not missing, command
-    # The loop on the page is the loop of the script.
+    # The loop on the page must equal the loop of the script.
     script = (ROOT / "examples/python/racy_copy.py").read_text()
     assert script[script.index("import torch") :] in text
 
@@ -135,7 +136,7 @@ def test_what_the_readme_shows_of_a_script_is_what_it_prints() -> None:
 def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
     program = tmp_path / "tutorial.py"
     program.write_text(program_of("docs/guide/tutorial.md"))
-    # A simulated GPU is entered in the middle, which takes a process that has used none.
+    # The program enters a simulated GPU, which requires a process that has used none.
     ran = python(program)
     assert ran.returncode == 0, ran.stderr
     assert "no race" in ran.stdout and "Worth it: " in ran.stdout
@@ -150,9 +151,9 @@ def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
 
 #: The number of items in each of the five texts.
 ITEMS = [14, 14, 61, 66, 22]
-#: Where something was seen to work: a GPU has the day, which the measurements have, too.
+#: The place where a result was seen. For a GPU it has the day, as the measurements do.
 SEEN = r"CPU|sim|stand-in|trace|(H[12]00) (2026-\d\d-\d\d)"
-#: Test functions, in each language.
+#: The pattern of a test function, by language.
 TESTS = {
     "test_*.py": r"^(?:async )?def (test_\w+)\(",
     "*.rs": r"#\[test\]\s*(?:(?://[^\n]*|#\[[^\]]*\])\s*)*fn (\w+)\(",
@@ -176,7 +177,7 @@ def rows_of(data: Path) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-#: What a page shows of data.
+#: The pattern of the block by which a page shows data.
 SHOWN = r"^```\{csv-table\}\n:file: (\S+)\n:header-rows: 1\n```$"
 
 
@@ -186,7 +187,7 @@ def test_each_file_of_data_is_shown_by_a_page_that_links_to_it() -> None:
         text = page.read_text(encoding="utf-8")
         shown = re.findall(SHOWN, text, re.MULTILINE)
         assert len(shown) == text.count("```{csv-table}"), page
-        # For those who read the page without the site.
+        # The page also links the file, for readers without the site.
         assert all(f"]({file})" in text for file in shown), page
         files |= {(page.parent / file).resolve() for file in shown}
     assert files == {file.resolve() for file in (ROOT / "docs").rglob("*.csv")}
@@ -202,7 +203,7 @@ def test_each_figure_has_its_device_its_date_and_its_command() -> None:
 
 
 def devices_and_days() -> set[tuple[str, str]]:
-    """On which real GPUs something was measured, and when."""
+    """Return the real GPUs on which something was measured, and the days."""
     rows = [row for file in (ROOT / "docs/benchmarks").glob("*.csv") for row in rows_of(file)]
     real = [(re.match(r"(?:\d )?(H[12]00)", row["device"]), row["date"]) for row in rows]
     return {(device[1], date) for device, date in real if device}
@@ -217,7 +218,7 @@ def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
     judged = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/developers/judged.md").read_text(), re.MULTILINE)
     named = [each for row in rows for each in re.findall(r"judged \(([^)]+)\)", row["what does it"])]
     blocks = {block for each in named for block in re.split(r", and |, | and | to ", each)}
-    # What shows that a text is wrong is a test or a block, too.
+    # The evidence that a text is wrong is a test or a block, too.
     wrong = page[page.index("## Where a text is wrong") : page.index("Exercise 3.3")]
     behind = [row.strip("|").split("|")[-1].strip() for row in re.findall(r"^\| \d.*$", wrong, re.MULTILINE)]
     assert behind
@@ -232,7 +233,7 @@ def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
         number, how = row["item"], row["what does it"]
         assert set(row["want"].split(", ")) <= {"run", "time", "diagnose", "check", "feed", "serve"}, row
         assert row["a reader wants"] and ("`" in how or "](" in how), row
-        # A row without a test says what is missing.
+        # A row without a test must say what is missing.
         assert row["test"] or "Not done" in how, row
         assert not (missing := {*row["test"].split(", ")} - {"", *tests}), f"{number}: no test {missing}"
         for place in row["seen on"].split(", "):

@@ -1,4 +1,4 @@
-"""Runs every script of examples/python, at a small size on the processor, as a user would."""
+"""Runs every script of examples/python, at a small size on the CPU, as a user would."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from forked import python
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
 
-# What the output must contain. A script that is not listed here fails.
+# Text that the output must contain. A script that is not listed here fails.
 SAYS = {
-    "augmentation": ["transform beside the step:", "the sums are the same", "this is the processor"],
+    "augmentation": ["transform during the step:", "the sums are the same", "this is the CPU"],
     "branches": [
         "images through two branches",
         "the results are those of one branch after the other",
@@ -48,7 +48,7 @@ SAYS = {
         "serial: ",
     ],
     "overlap": ["on a simulated NVIDIA H200", "<- best", "times as fast", "this was a simulated GPU"],
-    "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the processor"],
+    "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the CPU"],
     "serve_http": [
         "2 of 2 requests were answered",
         'nv_inference_request_success{model="perceptron"} 2',
@@ -70,10 +70,10 @@ SAYS = {
     "three_stages": ["2 inputs through three stages:", "the results are those of a plain loop", "serial: "],
 }
 
-# These read and simulate, and use PyTorch only to look for a GPU.
+# These scripts read and simulate, and use PyTorch only to look for a GPU.
 WITHOUT_TORCH = {"check_racy_loop", "diagnose_trace", "overlap"}
 
-# `racy_copy` is the loop of the README, which its test checks; it needs a GPU to run.
+# `racy_copy` is the loop of the README, which `test_docs.py` checks; it needs a GPU to run.
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "racy_copy")
 
 
@@ -84,7 +84,7 @@ def test_the_example_says_what_it_measured(name: str) -> None:
     said = run(name)
     missing = [text for text in SAYS[name] if text not in said]
     assert not missing, said
-    # What an example prints if its results are wrong.
+    # An example prints one of these words if its results are wrong.
     assert not any(word in said for word in ("DIFFER", "WRONG")), said
 
 
@@ -97,7 +97,7 @@ def test_every_example_has_a_device_and_a_number_of_steps() -> None:
 
 @pytest.mark.torch
 def test_an_example_that_needs_a_gpu_says_why_a_simulated_one_will_not_do() -> None:
-    why = "a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu"
+    why = "a simulated GPU computes no PyTorch tensors; give --device cuda or cpu"
     assert all(why in (EXAMPLES / f"{name}.py").read_text() for name in SCRIPTS if name != "overlap")
     ran = python(EXAMPLES / "three_stages.py", "--device", "sim:h200")
     assert ran.returncode == 2 and ran.stderr.endswith(f"error: {why}\n"), ran.stderr
@@ -105,7 +105,7 @@ def test_an_example_that_needs_a_gpu_says_why_a_simulated_one_will_not_do() -> N
 
 @pytest.mark.torch
 def test_a_server_answers_clients_with_their_own_rows_and_refuses_what_it_cannot_do() -> None:
-    """The example runs unchanged, behind a socket, with a client that knows nothing of it."""
+    """The example runs unchanged on a socket, and the client knows nothing about it."""
     import httpx
     import sidestream
     import torch
@@ -160,7 +160,7 @@ def test_the_bench_of_the_texts_runs_without_a_race() -> None:
 
 
 def run(name: str) -> str:
-    """Run an example for two steps on the processor, and return its output."""
+    """Run an example for two steps on the CPU, and return its output."""
     script = str(EXAMPLES / f"{name}.py")
     options = ["--device", "cpu", "--steps", "2"]
     match name:
@@ -181,8 +181,7 @@ def run(name: str) -> str:
         ran = python(*command)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
-    # One thread each: the machine may be small, and a thread that spins takes the processor from the
-    # others.
+    # One thread for each rank: the machine may be small, and a spinning thread takes the CPU from the others.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with subprocess.Popen(
         [sys.executable, *command],
@@ -190,7 +189,7 @@ def run(name: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A separate process group, so that the ranks of a run that hangs end with it.
+        # A separate process group, so that the ranks of a run that hangs can be ended together.
         start_new_session=True,
     ) as process:
         try:

@@ -1,4 +1,4 @@
-"""Values that leave the GPU while it works, and a mean of losses that does not stall it."""
+"""Downloads of values while the GPU works, and a mean of losses that does not stall the GPU."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_current_stream_and_device_stay(found: sidestream.CheckedRun) -> Non
         with torch.cuda.device(1):
             torch.cuda.set_stream(other)
         torch.cuda.set_device(0)
-        # Allocated on the default stream of the other device, for which no stream waits.
+        # The tensor is allocated on the default stream of the other device, for which no stream waits.
         other.wait_stream(torch.cuda.default_stream(1))
         fetched = sidestream.fetch((x * 2, torch.ones(2, device="cuda")))
         assert torch.cuda.current_device() == 0
@@ -127,7 +127,8 @@ def test_the_checker_finds_what_is_written_before_it_was_read(found: sidestream.
 def test_what_is_let_go_is_not_used_again_too_early(found: sidestream.CheckedRun) -> None:
     futures = []
     for step in range(20):
-        # Each tensor is dropped before its download is waited for, and the next takes memory of its size.
+        # Each tensor is dropped before the host waits for its download, and the next tensor takes memory of
+        # equal size.
         futures.append(
             sidestream.fetch(torch.full((1 << 16,), float(step), device="cuda"), snapshot=step % 2 == 0)
         )

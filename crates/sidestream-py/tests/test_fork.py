@@ -1,5 +1,5 @@
-"""A forked child has the handles of its parent, but neither its threads nor its devices: it gets an error,
-and nothing hangs.
+"""A forked child has the handles of its parent, but neither its threads nor its devices: calls raise an
+error, and nothing hangs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 OnStandIn = Callable[[str], str]
 
-#: Forks while the thread of a prefetcher takes and releases the locks of the device.
-#: A child that hangs is killed by its alarm.
+#: Forks while the thread of a prefetcher takes and releases the locks of the device. A child that hangs is
+#: killed by its alarm.
 PROGRAM = """
 import gc, os, signal, sys
 import numpy as np
@@ -59,7 +59,7 @@ def look(streams):
     refused(lambda: batches.statistics)
     array.record_stream(streams[0])
     batches.close()
-    # The parent's cached memory stays the parent's.
+    # The parent's cached memory must stay with the parent.
     sidestream.empty_cache()
     assert sidestream._sidestream.cached_bytes() == (0, 0)
 
@@ -114,7 +114,7 @@ batches.close()
 
 
 def test_a_child_is_refused_and_never_hangs_on_a_simulated_gpu() -> None:
-    # The limit only ends a test that failed.
+    # This limit only ends a test that has failed.
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, "sim:h200"],
         capture_output=True,

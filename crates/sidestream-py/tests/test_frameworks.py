@@ -1,6 +1,6 @@
 """Prefetching around the loaders of other frameworks, which are unmodified.
 
-They are installed by `cargo xtask python --frameworks`, and run on the processor and a simulated GPU.
+`cargo xtask python --frameworks` installs them. The tests run on the CPU and on a simulated GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sidestream import DeviceArray, prefetch
 
 pytestmark = [
     pytest.mark.frameworks,
-    # Warnings among these libraries are not ours.
+    # Warnings of these libraries about each other do not matter here.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -35,7 +35,7 @@ def tensors(batch: Any) -> Any:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Make any of our warnings fail the test."""
+    """Make any warning of this package fail the test."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="each of the|accelerate accumulates")
         yield
@@ -59,7 +59,7 @@ def _forgets() -> Iterator[None]:
 
 
 def accelerated(size: int, accumulate: int, wrap: Callable[[Any], Any]) -> list[Any]:
-    """Train two epochs. Return what happened at each batch, and the weights."""
+    """Train two epochs. Return a record of each batch, and the weights."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
@@ -150,7 +150,7 @@ def test_a_loader_that_accelerate_does_not_know_is_reported(
             with accelerator.accumulate(model):
                 pass
 
-    # A loop that accumulates nothing, alone and inside one over a loader that accelerate knows.
+    # A loop that accumulates no gradients, alone and inside a loop over a loader that accelerate knows.
     with silence():
         list(batches)
         for _ in accelerator.prepare(plain):
@@ -181,7 +181,7 @@ def test_a_state_of_accelerate_says_what_was_taken() -> None:
         return [y.tolist() for _, y in batches]
 
     for taken in range(1, 5):
-        # The loader that accelerate knows is checkpointed.
+        # accelerate checkpoints the loader that it knows.
         known = loader()
         batches = prefetch(known, "cpu", 3)
         first = ids(itertools.islice(batches, taken))
@@ -224,7 +224,7 @@ def two_ranks(tmp_path: Path, code: str) -> list[str]:
         )
         for rank in range(2)
     ]
-    # The limit only ends a test that failed.
+    # This limit only ends a test that has failed.
     said = [rank.communicate(timeout=300) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     return [out.strip().splitlines()[-1] for out, _ in said]
@@ -449,7 +449,7 @@ def test_a_tensor_dict_comes_out_with_its_batch_size() -> None:
 
     given = [{"td": one(at)} for at in range(3)]
     assert [each is other for each, other in zip(prefetch(given, "cpu"), given, strict=True)] == [True] * 3
-    # Arrays that are not tensors cannot be put in it.
+    # A `TensorDict` cannot hold arrays that are not tensors.
     for at, batch in enumerate(prefetch(given, "sim:h200")):
         td = batch["td"]
         assert type(td) is dict and (td["x"].numpy() == at).all() and td["inner"]["z"].shape == (2, 3)

@@ -1,4 +1,4 @@
-"""Pictures in files, batches out."""
+"""``images.Loader``: from picture files to batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def few(samples: Path, tmp_path: Path) -> Path:
-    """A list of five of them, of which the fourth is truncated."""
+    """A list of five pictures, of which the fourth is truncated."""
     cut = tmp_path / "cut.jpg"
     cut.write_bytes((samples / "sea/03.jpg").read_bytes()[:2000])
     names = [samples / f"sea/0{number}.jpg" for number in (0, 1, 2)]
@@ -150,7 +150,7 @@ def test_a_state_belongs_to_its_augmentation(samples: Path) -> None:
     plain = Loader(samples, batch_size=8).state_dict()
     with pytest.raises(ValueError, match=r"this loader has an augmentation, Compose\(.*, and the state none"):
         saving.load_state_dict(plain)
-    # From a version that did not record it.
+    # A state that was saved by a version without this field.
     del state["augment"]
     with pytest.raises(
         ValueError,
@@ -271,7 +271,8 @@ def test_slabs_may_be_tensors_that_pytorch_made(samples: Path, monkeypatch: pyte
     assert len({batch.slab.data_ptr() for batch in batches}) == 5
     assert {batch.slab.data_ptr() for batch in batches} <= {tensor.data_ptr() for tensor in made}
     assert [batch.samples for batch in batches] == [samples for samples, _ in expected]
-    # The loader's workers call into the interpreter for tensors: while they end, no thread may keep it.
+    # The loader's workers call into the interpreter for tensors: while the workers end, no thread may hold
+    # the interpreter's lock.
     del loader, batches
     gc.collect()
 
@@ -299,7 +300,7 @@ def test_other_threads_run_while_one_waits(samples: Path) -> None:
 
 
 def test_a_loader_may_be_left_behind_at_exit(samples: Path) -> None:
-    """Neither a working loader nor a waiting one blocks the end of the interpreter."""
+    """Neither a working nor a waiting loader blocks the end of the interpreter."""
     script = f"""
 from sidestream.images import Loader
 kept = iter(Loader({str(samples)!r}, batch_size=4))
@@ -309,7 +310,7 @@ next(kept)
 
 
 def test_a_signal_ends_a_wait(samples: Path) -> None:
-    """Ctrl-C, while the workers wait for memory that never comes."""
+    """Ctrl-C comes while the workers wait for memory that never becomes free."""
     script = f"""
 import os, signal, threading
 from sidestream.images import Loader, _loader
@@ -427,7 +428,7 @@ def test_a_loader_gives_augmented_batches_on_a_device(samples: Path) -> None:
         assert [len(labels) for _, labels in found] == [16, 16, 8]
         for (pictures, labels), (same, classes) in zip(found, wanted, strict=True):
             assert torch.equal(pictures, same) and torch.equal(labels, classes)
-        # Less was decoded for it.
+        # With the augmentation, less of each picture was decoded.
         assert sum(len(batch.slab) for batch in parts) < sum(len(batch.slab) for batch in whole) / 1.2
         with pytest.raises(ValueError, match="has no `augment`"):
             whole.prefetch("cpu")
@@ -496,7 +497,7 @@ def test_invalid_data_is_refused(samples: Path) -> None:
     for nothing in (5, None, [], [5], b"train"):
         with pytest.raises(
             TypeError,
-            match="; give a folder, a list or an archive, as a text or a path, or a sequence of archives",
+            match="; give a folder, a list or an archive, as a string or a path, or a sequence of archives",
         ):
             Loader(nothing)
     loader = Loader(samples)

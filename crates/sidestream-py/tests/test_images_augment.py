@@ -1,4 +1,4 @@
-"""Augmentation of tensors: on the processor, on a stand-in for CUDA's driver, under a check, and compared
+"""Augmentation of tensors: on the CPU, on a stand-in for CUDA's driver, under a check, and compared
 with torchvision.
 """
 
@@ -50,7 +50,7 @@ def test_a_result_depends_on_seed_epoch_and_sample_alone() -> None:
         usual(seed=3)(pictures, epoch=1, samples=[10, 11, 12]),
     ):
         assert not torch.equal(other, whole)
-    # Without sample numbers, they are counted.
+    # Without sample numbers, pictures are counted.
     counting = usual(seed=3)
     counting(pictures, epoch=2)
     assert torch.equal(counting(pictures[:1], epoch=2), usual(seed=3)(pictures[:1], epoch=2, samples=[3]))
@@ -98,7 +98,7 @@ def test_labels_are_mixed_as_pictures_are() -> None:
         means = mixed.mean(dim=(1, 2, 3))
         assert torch.allclose(means, rows @ torch.tensor([0.0, 100.0, 200.0]), atol=1e-2)
         assert torch.allclose(rows.sum(dim=1), torch.ones(3)) and (rows.count_nonzero(dim=1) == 2).any()
-        # The other picture is the previous one.
+        # The picture that is mixed in is the previous one.
         assert rows[1, 2] == 0 and rows[2, 0] == 0 and rows[0, 1] == 0
     with pytest.raises(ValueError, match="MixUp has no num_classes; give it"):
         images.Compose([images.MixUp()])(levels, labels)
@@ -108,7 +108,8 @@ def test_labels_are_mixed_as_pictures_are() -> None:
 
 def test_what_means_nothing_is_refused() -> None:
     crop: Any = images.CenterCrop(4)
-    with pytest.raises(TypeError, match="is no operator of sidestream.images; from_torchvision translates"):
+    says = "is not an operator of sidestream.images; from_torchvision translates"
+    with pytest.raises(TypeError, match=says):
         images.Compose([lambda batch: batch])  # type: ignore[list-item]
     with pytest.raises(
         ValueError, match="operator 0, Normalize: it takes floating-point numbers; put ToDtype before it"
@@ -124,7 +125,7 @@ def test_what_means_nothing_is_refused() -> None:
         images.Compose([crop])(torch.empty(0, 3, 4, 4, dtype=torch.uint8))
 
 
-#: Arguments that type checkers would refuse.
+#: Stands for arguments that type checkers would refuse.
 wrong: Any = "often"
 half: Any = 0.5
 
@@ -155,7 +156,7 @@ half: Any = 0.5
             lambda: images.RandomResizedCrop(8, interpolation="nearest"),
             'RandomResizedCrop: interpolation is .nearest.; give "bilinear"',
         ),
-        (lambda: images.RandomRotation(-5), "RandomRotation: degrees is -5; give a number from 0 on"),
+        (lambda: images.RandomRotation(-5), "RandomRotation: degrees is -5; give a non-negative number"),
         (lambda: images.RandomRotation((5, -5)), "RandomRotation: degrees is from 5 to -5; give"),
         (
             lambda: images.RandomRotation(float("nan")),
@@ -195,7 +196,7 @@ def test_an_operator_refuses_its_own_arguments(make: Callable[[], Any], says: st
 
 
 def test_arguments_are_what_they_are_in_torchvision_too() -> None:
-    """Numbers of any kind, and a single one in place of several."""
+    """Arguments may be numbers of any kind, or a single one instead of several."""
     assert (
         repr(images.RandomHorizontalFlip(torch.tensor(1)))
         == repr(images.RandomHorizontalFlip(1.0))
@@ -234,7 +235,7 @@ def test_labels_that_are_no_classes_are_refused() -> None:
 
 
 def test_what_torchvision_has_is_translated_or_named() -> None:
-    """Objects with torchvision's attributes: it need not be installed."""
+    """Objects with torchvision's attributes, so that torchvision need not be installed."""
 
     def made(name: str, **attributes: Any) -> Any:
         return type(name, (SimpleNamespace,), {})(**attributes)
@@ -275,7 +276,7 @@ def test_a_check_observes_the_launch() -> None:
 
 
 def test_a_stand_in_for_the_driver_has_the_result_of_the_processor(on_stand_in: Callable[[str], str]) -> None:
-    """The launches use addresses in device memory, as PyTorch tensors would give them."""
+    """The launches use addresses in device memory, as they would with PyTorch tensors."""
     printed = on_stand_in(
         """
 import ctypes
@@ -329,14 +330,15 @@ for operators in (
     assert int(passes[0][0]) == int(passes[1][0]) == 1 < int(passes[2][0])
 
 
-# ------------------------------------------------------------------ beside torchvision, where it is installed
+# ------------------------------------------------------------------ compared with torchvision, if it is
+# installed
 
 
 def test_single_operators_are_torchvisions_within_a_level() -> None:
     vision = pytest.importorskip("torchvision.transforms.v2", reason="torchvision is not installed")
     functional = vision.functional
     picture = batch(1, 60, 72)
-    # The drawn values are in the record: the map is what torchvision calls the coefficients.
+    # The record has the drawn values: its map is what torchvision calls the coefficients.
     for sample in range(5):
         compose = images.Compose([images.RandomPerspective(0.6, p=1.0, fill=(9, 8, 7))])
         drawn = compose._plan.draw((60, 72), False, 0, 0, [sample])

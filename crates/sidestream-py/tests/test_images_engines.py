@@ -1,5 +1,5 @@
-"""Pictures that a GPU's engines decode: on a simulated GPU, where the processor does their work, and on a
-stand-in for nvJPEG.
+"""Pictures that a GPU's engines decode: on a simulated GPU, where the CPU decodes for them, and on a stand-in
+for nvJPEG.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A list of forty pictures, of which three are not for engines."""
+    """A list of forty pictures, three of which engines cannot decode."""
     folder = tmp_path_factory.mktemp("mixed")
     images.write_samples(folder / "samples", 1)
     files = sorted((folder / "samples").rglob("*.jpg"))
     for at in (3, 13, 23):
-        # The frame header says extended coding: the data is equal, but engines cannot decode it.
+        # The frame header declares extended coding, with unchanged data: engines cannot decode such a file.
         bytes_ = files[at].read_bytes()
         files[at].write_bytes(bytes_.replace(b"\xff\xc0\x00\x11", b"\xff\xc1\x00\x11"))
     (folder / "list.txt").write_text("".join(f"{file},{label}\n" for label, file in enumerate(files)))
@@ -37,12 +37,12 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damage(mixed: Path, folder: Path, *, hidden: int, cut: int) -> Path:
-    """Copy the list with two broken files: one is noticed only by a decoder, the other is truncated."""
+    """Copy the list with two broken files: one whose error only a decoder notices, and a truncated one."""
     lines = mixed.read_text().splitlines()
     for at, name in ((hidden, "hidden.jpg"), (cut, "cut.jpg")):
         file = bytearray(Path(lines[at].rsplit(",", 1)[0]).read_bytes())
         if name == "hidden.jpg":
-            # There are more one-bit codes than possible.
+            # The table has more one-bit codes than are possible.
             file[file.index(b"\xff\xc4") + 5] = 9
         (folder / name).write_bytes(file if name == "hidden.jpg" else file[: len(file) // 2])
         lines[at] = f"{folder / name},{at}"
@@ -88,7 +88,7 @@ def test_without_the_wait_for_the_engines_it_races(mixed: Path, monkeypatch: pyt
     from sidestream.images import _engines
 
     monkeypatch.setattr(_engines.OnDevice, "take", lambda self: self.pixels)
-    # The reading-ahead thread does not wait either, which would be enough for most batches.
+    # The reading thread does not wait here either; its wait would be enough for most batches.
     monkeypatch.setattr(_engines.Engines, "wait", lambda self: None)
     with sidestream.check(simulate=1) as run, loader(mixed, decode="gpu") as racy:
         for _ in racy.prefetch("cuda"):
@@ -164,7 +164,7 @@ def test_a_run_resumes_where_its_batches_were_taken(mixed: Path, silent: Any) ->
 def test_what_engines_are_at_is_neither_counted_nor_kept(
     mixed: Path, silent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loop is left while its thread has the engines decode: the loader has returned this batch, and
+    """A loop is left while its thread lets the engines decode: the loader has returned this batch, and
     returns it again.
     """
     with loader(mixed, decode="gpu") as whole:
@@ -220,7 +220,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(mixed: Path) -> None:
 def test_a_stand_in_for_nvjpeg_decodes_to_where_pictures_belong(
     mixed: Path, tmp_path: Path, on_stand_in: Callable[[str], str]
 ) -> None:
-    """Call the library with addresses in device memory, as PyTorch tensors would give them.
+    """Call the library with addresses in device memory, as it would be called with PyTorch tensors.
     """
     printed = on_stand_in(
         f"""
@@ -236,7 +236,7 @@ context = ctypes.c_void_p()
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
 engines = _engines._opened(0, "13.0")
 whole = dict(batch_size=16, seed=3, pin_memory=False)
-# All of each picture is needed.
+# The result needs the whole picture.
 augment = images.Compose([images.Resize((20, 20))])
 
 def put(batch):
@@ -267,7 +267,7 @@ for share in (1.0, 0.9, 0.4):
             assert pictures(batch, pixels) == same, share
         assert loader._loader.next() is None
 
-# One call fails, and the next does not.
+# One call fails, and the next one succeeds.
 loader.set_epoch(1)
 fail = cuda.sidestream_stand_in_fail
 assert fail(b"nvjpegDecodeBatched", 1, 6) == 0
@@ -296,7 +296,7 @@ print(len(again), put(again)[:2], [broken.name.rsplit("/", 1)[1] for broken in a
 def test_cuda_is_asked_for_enough_connections(
     monkeypatch: pytest.MonkeyPatch, mixed: Path, answer: int | None, set_to: str | None
 ) -> None:
-    """CUDA reads the variable when it starts: later, a warning is all that is possible."""
+    """CUDA reads the variable when it starts. After that, only a warning is possible."""
 
     class Driver:
         def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Imports the package alone: nothing else has to be installed."""
+"""Imports the package without any other installed package."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_listed_is_what_people_call() -> None:
     listed = dir(sidestream)
     assert not [name for name in listed if name.startswith("_") and name != "__version__"]
     assert {"prefetch", "Pipeline", "check", "diagnose"} < set(listed) and len(listed) < 30
-    # A result class exists for annotations, and is not listed.
+    # A result class exists for annotations, but is not listed.
     assert "Diagnosis" not in listed and hasattr(sidestream, "Diagnosis")
 
 
@@ -73,7 +73,7 @@ def test_what_is_listed_is_what_people_call() -> None:
         ("running_mean", "did you mean RunningMean?"),
         ("Diagnose", "did you mean diagnose?"),
         ("lightning", "import sidestream.lightning"),
-        ("nothing_like_it", "dir(sidestream) has what there is"),
+        ("nothing_like_it", "dir(sidestream) lists all names"),
     ],
 )
 def test_a_name_that_is_not_there_is_refused_with_what_is(name: str, says: str) -> None:

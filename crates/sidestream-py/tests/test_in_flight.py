@@ -1,4 +1,4 @@
-"""A limit on the background work in flight."""
+"""``InFlight``: a limit on the background work in flight."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import sidestream
 
 
 class Background(sidestream.Stream):
-    """A stream whose work is complete only after a wait for it."""
+    """A stream whose work completes only when something waits for it."""
 
     pieces = 0
     log: list[str]
 
     def __new__(cls, log: list[str]) -> Background:
-        """Make one on a simulated device, which PyTorch does not know."""
+        """Create a stream on a simulated device, which PyTorch does not know."""
         stream = super().__new__(cls, "sim:h200")
         stream.log = log
         return stream
@@ -31,7 +31,7 @@ class Background(sidestream.Stream):
         """End the piece."""
 
     def record_event(self, event: Any = None) -> Any:
-        """Return an event that logs when it is waited for."""
+        """Return an event that logs each wait for it."""
         number, log = Background.pieces, self.log
 
         class Recorded:
@@ -43,7 +43,7 @@ class Background(sidestream.Stream):
 
 @pytest.fixture
 def log() -> list[str]:
-    """The calls in order."""
+    """The log of calls, in order."""
     Background.pieces = 0
     return []
 
@@ -51,7 +51,7 @@ def log() -> list[str]:
 def test_a_piece_waits_for_the_one_that_the_limit_says(log: list[str]) -> None:
     limit, streams = sidestream.InFlight(2), [Background(log), Background(log)]
     for at in range(5):
-        # They share the limit.
+        # Both streams share the limit.
         with limit(streams[at % 2]) as stream:
             assert stream is streams[at % 2]
     begun = ["piece 1", "piece 2", "wait for 1", "piece 3", "wait for 2", "piece 4", "wait for 3", "piece 5"]

@@ -1,5 +1,5 @@
-"""Checks docs/developers/judged.md, which judges the programs of five texts. The texts are not here: with
-`SIDESTREAM_TEXTS`, the folder that has them, each program is judged again.
+"""Checks docs/developers/judged.md, which judges the programs of five texts. The texts are not in the
+repository. If `SIDESTREAM_TEXTS` names a folder with them, each program is judged again.
 """
 
 from __future__ import annotations

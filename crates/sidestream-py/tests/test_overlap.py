@@ -1,4 +1,4 @@
-"""What overlap gains, and the command from the wheel."""
+"""``overlap``: the gain of overlapping, and the command from the wheel."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_loop_of_ones_own_is_measured() -> None:
 
         result = sidestream.overlap(train, batches, rounds=1)
         assert found.is_clean, str(found)
-        with pytest.raises(ValueError, match="the batches hold no tensors of the host"):
+        with pytest.raises(ValueError, match="the batches contain no CPU tensors"):
             sidestream.overlap(train, [1, 2])
     assert (
         result.name == "train"
@@ -134,7 +134,7 @@ def test_a_loop_of_ones_own_is_measured() -> None:
     )
     assert result.limit_ns >= result.step_ns and result.to_dict()["schema"] == "sidestream.overlap.loop/1"
     assert "GB/s" in str(result) and "<- best" in str(result) and "<svg" in result._repr_html_()
-    with pytest.raises(ValueError, match="measures on a GPU of PyTorch, and there is none here"):
+    with pytest.raises(ValueError, match="measures on a PyTorch GPU, and there is none here"):
         sidestream.overlap(train, batches)
     with pytest.raises(TypeError, match="there are no batches; give some that the loader gave"):
         sidestream.overlap(train)
@@ -193,7 +193,7 @@ def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
 def test_ctrl_c_ends_the_command() -> None:
     running = subprocess.Popen([*COMMAND, "check", "-"], stdin=subprocess.PIPE)
     assert running.stdin is not None
-    # More than a pipe's buffer: once it is written, the command is reading, and waits for the rest.
+    # This is more than a pipe's buffer: once it is written, the command is reading, and waits for the rest.
     running.stdin.write(b"# A comment of a program that does not go on.\n" * 10_000)
     running.stdin.flush()
     running.send_signal(signal.SIGINT)

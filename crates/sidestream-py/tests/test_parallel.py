@@ -1,4 +1,4 @@
-"""Concurrent branches of a model: equal values and gradients, no race, and streams only where they pay.
+"""Concurrent branches of a model: equal values and gradients, no race, and streams only if they are faster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.torch
 
 
 def trained(mode: Any, device: str = "cuda") -> tuple[list[Any], list[float]]:
-    """Train a stem, three branches and a head for five steps with one optimizer: parameters and losses."""
+    """Train a stem, three branches and a head for five steps with one optimizer. Return the parameters and
+    the losses.
+    """
     torch.manual_seed(3)
 
     def mlp(width: int) -> Any:
@@ -105,7 +107,7 @@ def test_the_first_calls_are_measured_and_both_ways_are_right(found: sidestream.
         one, other = both(x)
         calls += 1
         assert torch.equal(one, x.sin()) and torch.equal(other, x.cos())
-        # A device that answers at once: the segments end by the clock, and each has at least ten calls.
+        # The device completes work at once: segments end by the clock, and each has at least ten calls.
         assert calls < 10_000_000
     choice = both.choice
     assert (

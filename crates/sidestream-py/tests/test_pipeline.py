@@ -1,4 +1,4 @@
-"""Pipelines of PyTorch's callables, on the processor: results, errors, epochs and branches."""
+"""Pipelines of PyTorch callables on the CPU: results, errors, epochs and branches."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_run_can_be_left_and_the_pipeline_used_again() -> None:
     left = pipe(range(100))
     assert next(left) == 1
     assert list(pipe(range(3))) == [1, 2, 3]
-    # A run that was left ends with the next one, and continuing it is an error.
+    # A run that was left ends when the next one begins; continuing it is an error.
     with pytest.raises(RuntimeError, match="ended by another one of the same pipeline; use one at a time"):
         next(left)
     over = pipe(range(1))
@@ -185,7 +185,7 @@ def test_a_stage_may_not_run_its_own_pipeline() -> None:
 def test_a_stage_takes_names_and_choices_of_their_kinds() -> None:
     with pytest.raises(TypeError, match="capture is 'maybe'; give True or False"):
         Stage(add(1), capture="maybe")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="name is 5; give a text"):
+    with pytest.raises(TypeError, match="name is 5; give a string"):
         Stage(add(1), name=5)  # type: ignore[arg-type]
 
 
@@ -218,7 +218,7 @@ def test_without_cuda_the_choice_says_why() -> None:
     assert pipe.choice.mode == "serial" and not pipe.choice.measured
     assert (
         str(pipe.choice)
-        == "serial: the device is cpu, so the stages run one after the other on the processor"
+        == "serial: the device is cpu, so the stages run one after another on the CPU"
     )
     assert repr(pipe) == "<Pipeline stage > (stage, stage): serial>"
     pipe.remeasure()
@@ -285,7 +285,7 @@ def test_only_a_loader_that_may_write_to_its_batches_again_is_blocked() -> None:
     from torch.utils.data import DataLoader
 
     items = [torch.zeros(2)]
-    # A caller that has changed one may have changed the other.
+    # A caller that has replaced one method may have replaced the other.
     refilling = type("Refilling", (DataLoader,), {})
     assert not may_refill(items)
     assert not may_refill(tuple(items))
@@ -344,7 +344,7 @@ def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails(
     with pytest.raises(sidestream.StageError) as failed:
         list(pipe(batch))
     says = (
-        "; the items are what the list holds (2 of them), one after the other: "
+        "; the 2 values in the list are taken as separate items: "
         "give [items] if together they are one batch"
     )
     assert str(failed.value).endswith(says) and isinstance(failed.value.__cause__, ValueError)
@@ -356,13 +356,13 @@ def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails(
     def fails(item: Any) -> Any:
         raise ValueError("of its own")
 
-    # The stage got what it accepts, and has a mistake of its own.
+    # The stage got an input that it accepts, and has another mistake.
     with pytest.raises(sidestream.StageError, match="of its own$"):
         list(Pipeline([fails], device="cpu")(batch))
     weight = torch.ones(3, requires_grad=True)
     with pytest.raises(sidestream.StageError, match=r"torch.no_grad\(\)`$"):
         list(Pipeline([lambda item: item * weight], device="cpu")(batch))
-    # With a loader, or after the first item, it is not this mistake.
+    # With a loader, or after the first item, this mistake is not suggested.
     for items in (iter(batch), [(1, 2), (3, 4)]):
         with pytest.raises(sidestream.StageError, match="of its own$"):
             list(Pipeline([fails], device="cpu")(items))
@@ -398,7 +398,7 @@ def test_pinned_memory_of_a_pipeline_is_shown_and_limited() -> None:
         with pytest.raises(
             ValueError,
             match=(
-                "need 12.0 kB of pinned memory, of which there may be 9000 B; raise max_pinned, lower depth, "
+                "need 12.0 kB of pinned memory, and the limit is 9000 B; raise max_pinned, lower depth, "
                 "or give items"
             ),
         ):
@@ -419,11 +419,11 @@ def test_a_pipeline_says_whether_the_loader_is_the_limit() -> None:
     assert said.to_dict()["verdict"] == said.verdict and said.json()
     for items, idle_s, verdict in (
         (9, 9.0, "9 items are too few to say whether the loader keeps up"),
-        (10, 0.4, "the loader keeps up: 4 % of the time the stages had nothing to do but to wait for it"),
+        (10, 0.4, "the loader keeps up: 4 % of the time the stages only waited for it"),
         (
             10,
             5.0,
-            "your loader is the limit: 50 % of the time the stages had nothing to do but to wait for it, "
+            "your loader is the limit: 50 % of the time the stages only waited for it, "
             "without which the loop would be 2.0 times as",
         ),
     ):

@@ -1,4 +1,4 @@
-"""How a pipeline chooses its mode, with a clock that the tests control."""
+"""The choice of a pipeline's mode, with a clock that the tests control."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TWO = (SERIAL, STREAMS)
 
 
 class Device:
-    """Issues items that take the times in a table, and counts what ran in which mode. Its host never runs
+    """Issues items that take the times in a table, and counts the items of each mode. Its host never runs
     ahead.
     """
 
@@ -33,7 +33,7 @@ class Device:
             self.now += self.seconds[chooser.mode] * (1 + self.drift * len(self.modes))
         if chooser.measuring:
             chooser.end_run(self.now)
-        # Time between two runs is not counted.
+        # The time between two runs is not counted.
         self.now += 1000.0
 
 
@@ -83,7 +83,7 @@ def test_what_is_clear_is_measured_twice_and_what_is_not_five_times() -> None:
 
 
 def test_a_host_that_is_far_ahead_does_not_make_segments_longer() -> None:
-    # The clock hardly advances while items are issued: a stall shows how long they took.
+    # The clock hardly advances while items are issued: only a stall shows how long they took.
     chooser, now, over, issued = Chooser(TWO, 5, settle=2), 0.0, 0.0, 0
     while chooser.measuring and issued < 1000:
         if chooser.due(now):
@@ -102,7 +102,7 @@ def test_a_steady_drift_decides_nothing() -> None:
 
 
 def test_what_is_faster_in_some_rounds_only_is_not_chosen() -> None:
-    # A busy host: serial has three slow rounds of five, and streams are in fact 1 % slower.
+    # The host is busy: serial has three slow rounds of five, and streams are in fact 1 % slower.
     chooser = Chooser(TWO, 5, settle=1)
 
     class Seconds(dict[str, float]):
@@ -121,7 +121,7 @@ def test_a_segment_has_ten_items_and_fifty_milliseconds() -> None:
     chooser = Chooser(TWO, 1, settle=3)
     device = Device(chooser, {SERIAL: 0.9e-3, STREAMS: 0.1})
     device.run(3 + 5 + 56 + 3 + 10 + 1)
-    # Five items show how many take fifty milliseconds.
+    # Five items show how many items take fifty milliseconds.
     assert device.modes == [SERIAL] * 64 + [STREAMS] * 13 + [SERIAL]
 
 

@@ -1,4 +1,5 @@
-"""What measuring costs a pipeline's first epoch, and what it has chosen by the third, on a simulated clock.
+"""The cost of measuring in a pipeline's first epoch, and the mode that is chosen by the third, on a simulated
+clock.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ CAPTURED = (SERIAL_GRAPHS, GRAPHS)
 
 @dataclass
 class Job:
-    """Stages with given times per item for the device, in the steady state, and for the host to issue it.
+    """Stages with given times per item: the device's time in the steady state, and the host's time to issue
+    an item.
     """
 
     items: int
     device: dict[str, float]
-    #: The variation from one item to the next, and of the mean from 25 items to the next 25, as a
-    #: fraction of their time.
+    #: The variation from one item to the next, and of the mean from 25 items to the next 25, as a fraction of
+    #: their time.
     noise: float
     right: str | None
     host: dict[str, float] = field(default_factory=dict)
-    #: The extra cost of the first items on separate streams, for memory.
+    #: The extra cost of the first items on separate streams, which allocate memory.
     memory: float = 0.0
     #: The host's cost of capturing the stages for one slot.
     capture: float = 0.0
     #: Whether an attempted capture turns out to be impossible.
     fails: bool = False
     has_length: bool = True
-    #: The epoch by whose end the mode is chosen.
+    #: The epoch at whose end the mode must be chosen.
     by: int = 3
 
     @property
@@ -41,7 +43,7 @@ class Job:
 
 
 class Machine:
-    """A host that runs ahead of a device, with the device's pending work."""
+    """A host that runs ahead of a device, and the pending work of that device."""
 
     def __init__(self, job: Job, seed: int) -> None:
         self.job, self.drawn = job, random.Random(seed)
@@ -69,7 +71,7 @@ class Machine:
             host += job.capture
             self.captured += 1
         self.seen[mode] += 1
-        # The device begins with the first kernel, and cannot finish before the last one is launched.
+        # The device begins with the first kernel, and cannot finish before the last kernel is launched.
         begins = max(self.now + min(host, 1e-4), self.over)
         self.now += host
         self.over = max(begins + takes, self.now)

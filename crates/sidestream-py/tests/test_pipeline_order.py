@@ -1,5 +1,5 @@
-"""What a pipeline issues on which stream, judged by the checker: a double of PyTorch's streams reports each
-call.
+"""The work that a pipeline issues on each stream, judged by the checker: a double of PyTorch's streams
+reports each call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def memory(number: int) -> int:
 
 
 class Gpu:
-    """Streams and events that run nothing. All calls are reported to the checker."""
+    """Streams and events that run nothing and report all calls to the checker."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.checker = run = recorder()
@@ -52,8 +52,8 @@ class Gpu:
                 run.stream_synchronize(self.stream_id)
 
             def query(self) -> bool:
-                # A query is made where the machine is slow. A query that finds the work complete would
-                # order what follows.
+                # The pipeline queries only if the machine is slow, and a query that finds the work complete
+                # would order later work.
                 return False
 
             def wait_stream(self, other: Stream) -> None:
@@ -153,8 +153,7 @@ def test_a_change_of_mode_and_of_stream_at_once_is_ordered(gpu: Gpu) -> None:
 @pytest.mark.parametrize("mode", ["serial", "streams"])
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_failed_run_has_ended_when_the_next_one_begins(gpu: Gpu, mode: Any, leaves: bool) -> None:
-    """No reference to the error's item is left once the error is gone, so the next run may reuse its
-    memory."""
+    """Once the error is gone, nothing refers to its item, so the next run may reuse the item's memory."""
 
     def fails(item: int) -> int:
         gpu.works("before it fails", [item], [PARAMETERS["second"]])
@@ -170,7 +169,8 @@ def test_a_failed_run_has_ended_when_the_next_one_begins(gpu: Gpu, mode: Any, le
     else:
         with pytest.raises(Exception, match="ArithmeticError: no"):
             list(run)
-    # Another stream of the allocator reuses the memory; the host saw the run end, so nothing has to wait.
+    # Another stream of the allocator reuses the memory; the host observed the end of the run, so no wait is
+    # needed.
     with gpu.on(0x50):
         gpu.works("fill", [], [memory(2), memory(2) + 0x2000])
     assert gpu.races() == []
@@ -181,7 +181,7 @@ def test_what_is_hidden_in_an_object_waits_for_the_caller(gpu: Gpu) -> None:
 
     def items() -> Iterator[Any]:
         for number in range(8):
-            # The caller makes each on its own stream.
+            # The caller makes each item on its own stream.
             gpu.works("make", [], [memory(number)])
             yield types.SimpleNamespace(at=memory(number))
 
@@ -191,7 +191,7 @@ def test_what_is_hidden_in_an_object_waits_for_the_caller(gpu: Gpu) -> None:
 
 
 class Timed:
-    """Stages that advance the pipelines' clock by 10 ms on a side stream, and by 20 on the caller's.
+    """Stages that advance the pipeline's clock by 10 ms on a side stream, and by 20 ms on the caller's.
     """
 
     def __init__(self, gpu: Gpu, clock: types.SimpleNamespace) -> None:
@@ -223,7 +223,7 @@ def epoch(stage: Any, item: Any, pipe: Pipeline | None = None) -> Pipeline:
 def test_what_was_measured_is_known_to_later_pipelines_of_these_stages(gpu: Gpu, clock: Any) -> None:
     import torch
 
-    # The double copies nothing: it has no memory on the host.
+    # The double copies nothing: it has no host memory.
     small, large = (torch.zeros(size, device="meta") for size in (3, 4))
     timed = Timed(gpu, clock)
     first = epoch(timed.stage, small)
@@ -236,7 +236,7 @@ def test_what_was_measured_is_known_to_later_pipelines_of_these_stages(gpu: Gpu,
     assert clock.now - before == pytest.approx(40 * 0.01)
     note = "an earlier pipeline of these stages measured it, with items of these shapes"
     assert again.choice.to_dict() == measured.to_dict() | {"notes": [note]}
-    # Other shapes and types, another method and another object are unknown.
+    # Other shapes and types, another method and another object have no measurement.
     for stage, item in (
         (timed.stage, large),
         (timed.stage, small.to(torch.float16)),
@@ -253,7 +253,7 @@ def test_what_was_measured_is_known_to_later_pipelines_of_these_stages(gpu: Gpu,
 def test_a_pipeline_for_each_epoch_continues_where_the_previous_one_ended(gpu: Gpu, clock: Any) -> None:
     timed = Timed(gpu, clock)
     first = epoch(timed.stage, memory(0))
-    # A pipeline that still exists measures by itself.
+    # While the first pipeline exists, the second one measures for itself.
     second = epoch(timed.stage, memory(0))
     assert not first.choice.measured and not second.choice.measured
     del first, second

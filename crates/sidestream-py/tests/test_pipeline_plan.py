@@ -1,4 +1,4 @@
-"""What a pipeline issues, judged by the checker: it has no race, and each of its waits is needed."""
+"""The steps that a pipeline issues, judged by the checker: they have no race, and each wait is needed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ SHAPES: list[Levels] = [
 
 
 class Program:
-    """The stream program of a pipeline's runs, as PyTorch's allocator and the stages' kernels make it.
-
-    Memory that the pipeline had is reused at once. What the caller had is reused only if ``polls``: the
-    allocator has then seen the GPU finish, and what the host knows would hide a missing wait.
+    """The stream program of a pipeline's runs, as PyTorch's allocator and the stages' kernels make it. Memory
+    of the pipeline is reused at once. Memory of the caller is reused only if ``polls``: then the allocator
+    has observed that the work is complete, and this knowledge of the host would hide a missing wait.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Program:
         #: Each wait's place in the plan, by the number of its op.
         self.sites: dict[int, tuple[object, ...]] = {}
         self.names: set[str] = set()
-        #: Freed blocks, by the stream that they belong to and their use.
+        #: Freed blocks, by their stream and their use.
         self.freed: dict[str, list[str]] = {}
         self.held: list[list[tuple[str, str]]] = [[] for _ in range(self.depth)]
         self.calls = self.items = 0
@@ -75,10 +74,9 @@ class Program:
         return f"caller{self.calls % self.callers}"
 
     def run(self, items: int, breaks: bool = False) -> None:
-        """Add one run. A caller with one stream writes the weights before it and reads them after it.
-
-        A caller with two streams takes another one for each item, and does not let one wait for the other.
-        Such a caller writes the weights only before the first run.
+        """Add one run. A caller with one stream writes the weights before the run and reads them after it. A
+        caller with two streams alternates between them, item by item, and does not make one wait for the
+        other. Such a caller writes the weights only before the first run.
         """
         self.latest = len(self.ops)
         weights = ", ".join(f"w{stage}" for stage in self.stages)
@@ -127,7 +125,7 @@ class Program:
                 self.names.add(f"h{self.items}")
             elif step.do == "run":
                 stage = step.stream
-                # A stage may pass on its input, so all earlier results may be read.
+                # A stage may pass on its input, so a later one may read all earlier results.
                 level = next(level for level in self.levels if stage in level)
                 reads = seen + [made[earlier] for earlier in made if earlier < level[0]]
                 if stage in self.levels[-1]:
@@ -164,8 +162,8 @@ class Program:
         self.op(step.do, f"s: {stream}, ev: {event}")
 
     def memory(self, slot: int, use: str, home: str) -> str:
-        """Return the slot's buffer if stages are captured, otherwise memory that it keeps until its next
-        item.
+        """Return the slot's buffer if stages are captured, otherwise memory that the slot keeps until its
+        next item.
         """
         if self.captured:
             name = f"{use}_{slot}"
@@ -205,7 +203,7 @@ class Program:
 
 
 def programs(levels: Levels) -> Iterator[Program]:
-    """Two runs of each kind; the second begins while the device still works on the first."""
+    """Return two runs of each kind; the second begins while the device still works on the first."""
     kinds = [(True, False), (False, True), (True, True), (False, False)]
     for (uploads, on_device), callers, captured in itertools.product(kinds, (1, 2), (False, True)):
         program = Program(levels, uploads=uploads, on_device=on_device, callers=callers, captured=captured)
@@ -229,8 +227,8 @@ def test_a_plan_has_no_race_and_no_wait_to_spare(levels: Levels) -> None:
         report = sidestream.check_program(text="cases:\n" + program.text())
         assert report.is_clean, str(report)
         sites |= set(program.sites.values())
-        # Each wait of the plan in each run, unless it is already known to be needed. The last wait of its
-        # kind waits for some work.
+        # Each wait of the plan in each run, except those already known to be needed. The last wait of a kind
+        # waits for some work.
         without = {
             (site, at < program.latest): at for at, site in program.sites.items() if site not in needed
         }
@@ -247,7 +245,7 @@ def test_what_is_noted_for_the_allocator_is_needed(levels: Levels) -> None:
         program.run(program.depth + 3)
         assert verdicts([program.text()]) == ["clean"]
         ops = [at for at, op in enumerate(program.ops) if f"{{do: record_stream, buf: {noted}" in op]
-        # The blocks of the last items are not reused.
+        # The memory blocks of the last items are not reused.
         assert verdicts([program.text(at) for at in ops[:2]]) == ["race", "race"]
 
 

@@ -1,4 +1,4 @@
-"""Tables over batch sizes, for the user's own stages."""
+"""``Pipeline.sweep``: tables over batch sizes, for the user's own stages."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_two_stages_are_compared_at_each_size_and_a_pipeline_knows_it(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
 
     class Stages:
-        """Concurrently they take half as long if a batch is small, and otherwise as long as serially."""
+        """Run concurrently, the stages take half as long if a batch is small, and otherwise as long as
+        serially.
+        """
 
         def encode(self, batch: Any) -> Any:
             clock.now += 0.01 if gpu.current != (0, 0, 1) and batch.shape[0] < 16 else 0.02
@@ -114,7 +116,7 @@ def test_without_cuda_a_sweep_has_the_serial_figures_and_compares_nothing() -> N
     for row in sweep.rows:
         assert set(row.steps_per_s) == {"serial"} and row.gain is None
         assert row.samples_per_s == row.size * row.steps_per_s["serial"] > 0
-        why = "the device is cpu, so the stages run one after the other on the processor"
+        why = "the device is cpu, so the stages run one after another on the CPU"
         assert row.verdict == f"nothing was compared: {why}"
     # The model was trained.
     assert not torch.equal(layer.weight, before)
@@ -122,7 +124,7 @@ def test_without_cuda_a_sweep_has_the_serial_figures_and_compares_nothing() -> N
 
 def test_a_size_that_does_not_fit_has_no_figures_and_any_other_error_is_raised() -> None:
     class OutOfMemoryError(RuntimeError):
-        """The name is that of PyTorch's class."""
+        """The error's class has the name of PyTorch's class."""
 
     def step(size: int) -> int:
         if size > 8:
@@ -157,7 +159,7 @@ def test_what_makes_no_sweep_is_refused_with_the_remedy(
 def test_the_sweep_that_the_page_shows_runs_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     page = "docs/guide/pipelines.md"
     text = (Path(__file__).parents[3] / page).read_text()
-    # The block uses the stages of the blocks before it, and the setup that the page does not show.
+    # The block uses the stages of earlier blocks, and the setup that the page does not show.
     blocks = re.findall(r"^(?:```python|<!-- python)\n(.*?)^(?:```|-->)$", text, re.M | re.S)
     (last,) = [index for index, block in enumerate(blocks) if "Pipeline.sweep(" in block]
     exec(compile("\n".join(blocks[: last + 1]), page, "exec"), {})
@@ -172,7 +174,7 @@ def test_graphs_that_were_found_faster_are_known_to_the_next_pipeline_and_comput
     clock: Any,
 ) -> None:
     def double(x: Any) -> Any:
-        # A graph replays what it launched, and not this line.
+        # A graph replays the launched work, but not this line.
         clock.now += 0.01
         return x * 2
 
@@ -196,6 +198,6 @@ def test_graphs_that_were_found_faster_are_known_to_the_next_pipeline_and_comput
         known = Pipeline([double, plus], capture=True)
         assert [float(result[0]) for result in known(items(24))] == expected
     assert known.choice.mode in ("graphs", "serial-graphs") and known.choice.measured
-    # It warms up, captures a graph for each slot, and replays the graphs.
+    # The stage warms up, captures a graph for each slot, and replays the graphs.
     assert clock.now - before < 24 * 0.001 + (3 + 3 + 0.5) * 0.02
     assert not found.races, str(found)

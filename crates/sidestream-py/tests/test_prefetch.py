@@ -1,4 +1,4 @@
-"""Prefetching of numpy arrays: to a simulated GPU, and ahead of the loop on the processor."""
+"""Prefetching of NumPy arrays: to a simulated GPU, and ahead of the loop on the CPU."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def same(given: Any, expected: dict[str, Any]) -> bool:
 
 
 def ended(thread: threading.Thread) -> bool:
-    # The limit only ends a test that failed.
+    # This limit only ends a test that has failed.
     thread.join(300)
     return not thread.is_alive()
 
@@ -106,7 +106,7 @@ def test_pinned_memory_is_shown_and_limited() -> None:
         batches = prefetch(loader, "sim:h200", max_pinned=limit)
         assert [on_host({"x": given})["x"][0] for given in batches] == list(range(8))
         assert batches.statistics.pinned_bytes == pinned
-        assert ("1000 B" if pinned == 1000 else "2000 B") + " of pinned memory to pack into" in str(
+        assert ("1000 B" if pinned == 1000 else "2000 B") + " of pinned memory for packing" in str(
             batches.statistics
         )
         batches.close()
@@ -157,7 +157,7 @@ def test_what_a_prefetcher_leaves_is_the_next_ones_however_it_ended(end: str, fe
         gc.collect()
         assert all(ended(thread) for thread in feeders())
         left.append(cached())
-    # The second and later ones found enough memory left by the first.
+    # The second and later prefetchers found enough memory left by the first.
     assert left == [left[0]] * 4 and 0 < left[0][0] <= 2 * 21000 and left[0][1] == 2 * 20488
     sidestream.empty_cache()
     assert cached() == (0, 0)
@@ -287,7 +287,7 @@ def test_an_iteration_that_is_left_early_ends_its_thread(device: str, feeders: F
         assert same(given, batch(0))
         break
     (thread,) = feeders()
-    # No reference to the iterator is left.
+    # Nothing refers to the iterator any longer.
     gc.collect()
     assert ended(thread)
 
@@ -401,7 +401,7 @@ def test_batches_can_be_taken_on_a_stream_that_is_named() -> None:
             r"loader is one dict, whose keys would be the items; give \[loader\] if it is one item",
         ),
         (lambda: prefetch([], "sim:none"), sidestream.DeviceError, "sim:none"),
-        (lambda: prefetch([], "cpu", stream=1), ValueError, "the processor has no streams"),
+        (lambda: prefetch([], "cpu", stream=1), ValueError, "the CPU has no streams"),
         (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),
     ],
 )
@@ -443,7 +443,7 @@ def test_the_time_of_the_steps_counts_for_the_verdict() -> None:
             clock.append(time.perf_counter() - start)
             sum(range(20_000))
         assert 0 < ahead.statistics.elapsed_s <= time.perf_counter() - start
-        # The step after the last batch is not counted, those between two batches are.
+        # The step after the last batch is not counted, but the steps between two batches are.
         assert ahead.statistics.elapsed_s >= clock[-1] - clock[0]
 
 
@@ -459,7 +459,7 @@ def test_the_statistics_print_themselves_and_can_be_exported() -> None:
     assert repr(batches) == "<Prefetcher of list to sim:h200, depth 2>"
     ahead = prefetch([1, 2], "cpu")
     assert list(ahead) == [1, 2]
-    assert str(ahead.statistics).startswith("2 batches read ahead on the processor\nwaited ")
+    assert str(ahead.statistics).startswith("2 batches read ahead on the CPU\nwaited ")
 
 
 def test_arrays_in_an_object_that_cannot_be_taken_apart_are_said_to_stay() -> None:
@@ -480,13 +480,13 @@ def test_arrays_in_an_object_that_cannot_be_taken_apart_are_said_to_stay() -> No
     one = {"sample": Sample(), "slotted": Slotted(), "plain": Plain(), "class": Sample, "image": np.ones(9)}
     loader: list[dict[str, Any]] = [one] * 3
     batches = prefetch(loader, "sim:h200")
-    with pytest.warns(UserWarning, match="stays on the host") as said:
+    with pytest.warns(UserWarning, match="stay on the host") as said:
         for _ in range(2):
             assert all(type(given["sample"].image) is np.ndarray for given in batches)
-    # Each class once, at the line that takes batches.
+    # Each class is named once, at the line that takes batches.
     assert len(said) == 2 and {one.filename for one in said} == {__file__}
     first, second = batches.statistics.warnings
-    assert "Sample holds stays on the host" in first and "Slotted holds stays on the host" in second
+    assert "Sample stay on the host" in first and "Slotted stay on the host" in second
     assert first in str(batches.statistics)
 
 
@@ -583,7 +583,7 @@ for one in kept:
 """
     closed, *at_the_end = json.loads(run(STUCK + code))
     assert closed == 0.01
-    # One loader was waited for already, and the others share one time limit.
+    # The program waited for one loader before; the others share one time limit.
     assert len(at_the_end) == 4 and sum(wait > 0.0 for wait in at_the_end) == 1
 
 
@@ -635,7 +635,7 @@ def test_without_torch_and_without_a_device_the_processor_reads_ahead() -> None:
 
 
 def run(code: str) -> str:
-    # The limit only ends a test that failed.
+    # This limit only ends a test that has failed.
     ran = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -693,7 +693,7 @@ def test_an_interrupt_ends_the_wait_for_a_loader() -> None:
         cwd=Path(sys.prefix),
     ) as ran:
         assert ran.stdout is not None
-        # The limit only ends a test that failed.
+        # This limit only ends a test that has failed.
         limit = threading.Timer(300, ran.kill)
         limit.start()
         assert ran.stdout.readline() == "waits\n"
@@ -747,7 +747,7 @@ def test_an_end_that_an_interrupt_took_out_is_still_the_end() -> None:
     next(iteration)
     feed = iteration._feed  # type: ignore[attr-defined]
     feed.join()
-    # As if an interrupt comes between the two halves of a take.
+    # The state after an interrupt between the two halves of a take.
     assert feed._ready.get() is None
     assert list(iteration) == []
 

@@ -1,4 +1,4 @@
-"""Prefetching through the back end for CUDA, on a driver without a GPU."""
+"""Prefetching through the CUDA back end, on a driver without a GPU."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ main.seen.add("before")
 issued = []
 
 def issue(what):
-    # Work for which this does not wait, and with which it may run concurrently.
+    # Record this work, and the work that it is ordered after.
     issued.append((what, frozenset(cuda.current[-1].seen)))
     cuda.current[-1].seen.add(what)
 
@@ -127,7 +127,7 @@ for at, x in enumerate(sidestream.prefetch([torch.ones(100)] * count, "cuda", tr
     # Code that relies on the device's work so far finds it in the current stream.
     assert ("transform", at) in main.seen
 
-# In the order of a plain loop, which is also that of the random numbers.
+# Work is issued in the order of a plain loop, so random numbers are drawn in that order.
 assert [what for what, _ in issued] == [(what, at) for at in range(count) for what in ("transform", "step")]
 for (what, at), seen in issued:
     steps = {other for other in range(count) if ("step", other) in seen}
@@ -136,7 +136,7 @@ for (what, at), seen in issued:
     if what == "step":
         assert steps == set(range(at)) and transforms == set(range(at + 1)), (at, steps, transforms)
     else:
-        # Concurrent with the previous step.
+        # The transform runs concurrently with the previous step.
         assert steps == set(range(at - 1)) and transforms == set(range(at)), (at, steps, transforms)
 print("ok")
 """
@@ -226,8 +226,8 @@ print(*(str(one.message) for one in said), sep=chr(10))
 """
         ).splitlines()
         == [
-            "what a Stays holds stays on the host, since it is not known how to rebuild one: "
-            "let the loader give a dictionary or a dataclass"
+            "the arrays of a Stays stay on the host, since it is not known how to rebuild one: "
+            "let the loader return a dictionary or a dataclass"
         ]
         * 2
     )

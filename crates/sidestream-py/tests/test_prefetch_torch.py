@@ -1,4 +1,4 @@
-"""Prefetching with PyTorch's DataLoader, on the processor and on a simulated GPU."""
+"""Prefetching with PyTorch's DataLoader, on the CPU and on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.torch,
     # Workers are forked while the prefetchers of other tests have threads.
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-    # Two workers, even with one processor.
+    # The loader has two workers, even on one CPU.
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
 
@@ -30,7 +30,7 @@ Feeders = Callable[[], list[threading.Thread]]
 
 
 class Squares:
-    """A PyTorch data set, by its protocol."""
+    """A PyTorch data set, by the protocol alone."""
 
     def __init__(self, size: int, fails_at: int | None = None, dies_at: int | None = None) -> None:
         self.size = size
@@ -82,7 +82,7 @@ def test_a_data_set_is_taken_with_a_word_on_what_a_loader_is() -> None:
         def __iter__(self) -> Iterator[Any]:
             return iter([torch.ones(4)])
 
-    # Its items may be batches; such a data set and a loader are accepted without a warning.
+    # The items of this data set may be batches; it and a loader are accepted without a warning.
     assert len(list(prefetch(Batches(), "cpu"))) == 1
     assert len(list(prefetch(loader(Batches(), batch_size=None, num_workers=0), "cpu"))) == 1
 
@@ -143,9 +143,9 @@ def test_an_error_in_a_worker_comes_after_the_good_batches_with_its_traceback(de
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_worker_that_is_killed_is_reported_and_the_program_ends(device: str) -> None:
-    # A separate program: a worker that dies while it writes may leave the loader, and so the thread,
-    # waiting forever. It dies before it has returned any batch, whose memory might be requested from it at
-    # that moment.
+    # A separate program: a worker that dies while it writes may leave the loader, and so the thread, waiting
+    # forever. The worker dies before it has returned a batch: otherwise the loader might be requesting a
+    # batch's memory from the worker when it dies.
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -197,7 +197,7 @@ def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
         parameter,
         whole.to(torch.complex64).conj(),
     ]
-    # The sign of this tensor is not in its memory.
+    # The sign of this tensor is not stored in its memory.
     kinds.append(torch.tensor([1 + 2j]).conj().imag)
     assert kinds[-1].is_neg() and kinds[-1].is_contiguous()
     given = next(iter(prefetch([kinds], "sim:h200")))
@@ -307,7 +307,7 @@ def test_the_loader_sees_autocast_and_the_default_device_of_the_iterating_thread
     with torch.device("meta"):
         both()
         assert [device for _, device, _ in prefetch(seen(), "cpu")] == ["meta"] * 3
-        # The thread has left what it entered, and none of it is seen by other threads.
+        # The thread has left the modes that it entered, and no other thread sees them.
         assert torch.zeros(2).device.type == "meta"
     torch.set_default_device("meta")
     try:
@@ -347,7 +347,8 @@ def test_a_wait_for_workers_ends_with_the_iteration(
 
 
 def test_a_terminal_interrupt_ends_a_program_with_workers_as_without_the_prefetcher() -> None:
-    # The terminal's interrupt goes to all processes of the program. The limit only ends a test that failed.
+    # The terminal's interrupt goes to all processes of the program. The limit only ends a test that has
+    # failed.
     code = f"""
 import os, signal, sys
 # A background process inherits that the signal is ignored.
@@ -381,7 +382,7 @@ def test_objects_with_tensors_are_said_to_stay_where_nothing_can_move_them() -> 
             raise AssertionError(device)
 
     batches = prefetch([[Graph()]] * 4, "sim:h200")
-    with pytest.warns(UserWarning, match="what a .*Graph holds stays on the host") as said:
+    with pytest.warns(UserWarning, match="the arrays of a .*Graph stay on the host") as said:
         for _ in range(2):
             assert all(type(given) is Graph for (given,) in batches)
     assert len(said) == 1 and said[0].filename == __file__
@@ -390,7 +391,7 @@ def test_objects_with_tensors_are_said_to_stay_where_nothing_can_move_them() -> 
 def test_record_stream_still_does_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
     from sidestream._hand_over import _note_streams_of_our_memory
 
-    # A prefetcher of another test may have replaced it before.
+    # A prefetcher of another test may have replaced this method before.
     before = torch._C.TensorBase.record_stream
     monkeypatch.setattr(torch.Tensor, "record_stream", before)
     _note_streams_of_our_memory(torch)

@@ -1,4 +1,5 @@
-"""PyTorch's profiler around a block. Without a GPU a diagnosis has nothing to explain, and reports that."""
+"""``profile``: PyTorch's profiler around a block. Without a GPU there is nothing to diagnose, and the result
+says so."""
 
 from __future__ import annotations
 
@@ -148,7 +149,7 @@ def test_steps_are_timed_first_and_what_they_took_is_in_the_trace(tmp_path: Path
             profiled.step()
             if torch.autograd.profiler._is_profiler_enabled and not started:
                 started = step + 1
-    # The 20 steps have ended, and the first step with the profiler is left out.
+    # 20 steps have ended without the profiler; the first step with the profiler is left out.
     assert started == 21
     assert steps_of(path) == ["ProfilerStep#1", "ProfilerStep#2"]
     unprofiled = profiled.unprofiled
@@ -201,7 +202,7 @@ def test_an_exception_while_steps_are_timed_passes_through() -> None:
     with pytest.raises(KeyError), sidestream.profile(steps=2) as profiled:
         profiled.step()
         raise KeyError
-    assert profiled.problem == "the block ended with KeyError, so its trace was not looked at"
+    assert profiled.problem == "the block ended with KeyError, so its trace was not diagnosed"
     with sidestream.profile():
         pass
 
@@ -235,7 +236,7 @@ def test_a_step_that_was_never_called_is_named(
         # Without a GPU this is reported instead, at the end of the block.
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert profiled.problem == (
-        "step() was never called in the block, so that nothing was recorded; call it at the end of each step"
+        "step() was never called in the block, so nothing was recorded; call it at the end of each step"
     )
     assert str(profiled) == f"no diagnosis: {profiled.problem}"
 
@@ -244,13 +245,13 @@ def test_a_step_that_was_never_called_is_named(
 @pytest.mark.parametrize(
     ("options", "steps", "needed"),
     [
-        # The first step, one window of one step, two windows of five that agree, five that count; one that
-        # is left out, and three.
+        # The first step, one window of one step, two windows of five steps that agree, five windows that
+        # count; then one step that is left out, and three.
         ({"steps": 3}, 16, 41),
         ({"steps": 3, "every": 4}, 16, 37),
         ({"steps": 3, "timed": 20}, 16, 24),
         ({"timed": True}, 2, 38),
-        # The timing had ended.
+        # The timing had already ended.
         ({"steps": 3, "timed": 9}, 9, 13),
     ],
 )
@@ -259,7 +260,7 @@ def test_a_block_that_is_too_short_says_how_many_steps_it_needs(
 ) -> None:
     import torch
 
-    # A step takes 20 ms by this clock, so that no window needs more than the minimum.
+    # By this clock a step takes 20 ms, so that no window needs more than the minimum of steps.
     times = iter(range(0, 10**12, 10_000_000))
     monkeypatch.setattr("sidestream._profile._clock", lambda: next(times))
     with sidestream.profile(**options) as profiled:
@@ -299,7 +300,7 @@ def test_a_recording_that_the_block_cut_short_is_diagnosed_and_says_so(
         (
             {},
             0,
-            "step() was never called, so that the trace does not say where a step ends; "
+            "step() was never called, so the trace does not say where a step ends; "
             "call it at the end of each step",
         ),
         ({"steps": 3, "timed": False}, 4, None),
@@ -318,15 +319,15 @@ def test_a_recording_that_the_block_cut_short_is_diagnosed_and_says_so(
 def test_an_exception_passes_through() -> None:
     with pytest.raises(KeyError), sidestream.profile() as profiled:
         raise KeyError
-    assert profiled.problem == "the block ended with KeyError, so its trace was not looked at"
-    # The profiler is free again.
+    assert profiled.problem == "the block ended with KeyError, so its trace was not diagnosed"
+    # The lock is free again.
     with sidestream.profile():
         pass
 
 
 @pytest.mark.torch
 def test_what_the_gpu_did_is_diagnosed(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The profiler writes the trace of an H200.
+    # The fake profiler writes the trace of an H200.
     import gzip
 
     import torch

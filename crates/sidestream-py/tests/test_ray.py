@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Ray starts processes of its own: they end with a separate process of the test that has a time limit.
+# Ray starts processes of its own. The test runs in a separate process with a time limit, with which they end.
 BEGIN = """
 import os, sys
 import ray
@@ -22,7 +22,7 @@ ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=sys
 
 def with_ray(code: str, *args: object) -> str:
     """Run code with Ray on this machine, and return its output."""
-    # Sockets are in Ray's folder, and their names must be short.
+    # Ray's sockets are in this folder, and their names must be short.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
         ran = subprocess.run(
             [sys.executable, "-c", BEGIN + code + "\nray.shutdown()", folder, *map(str, args)],
@@ -58,7 +58,7 @@ print(by_ray)
 
 @pytest.mark.ray
 def test_a_rank_that_fails_is_named_and_the_others_stay(ranks: Path) -> None:
-    # One file is not a trace. The process that reads another one ends, as if out of memory.
+    # One file is not a trace. The process that reads another one dies, as if out of memory.
     (ranks / "rank0.json").write_text("no trace")
     code = """
 import sidestream._together as together
@@ -75,7 +75,7 @@ assert isinstance(report.failed[0].error, sidestream.TraceError)
 assert isinstance(report.failed[1].error, ray.exceptions.WorkerCrashedError), report.failed
 print(report.failed[1].why.splitlines()[0])
 """
-    # Ray sometimes prints something itself, too.
+    # Ray itself sometimes prints something, too.
     assert "its task failed: " in with_ray(code, ranks)
 
 
@@ -101,7 +101,7 @@ assert not ray.is_initialized(), "a task was begun"
 
 @pytest.mark.ray
 def test_after_an_interruption_no_other_task_is_handed_over(ranks: Path) -> None:
-    # Ctrl-C comes while the caller waits. Of 40 traces, two are running and as many are queued after them.
+    # Ctrl-C comes while the caller waits. Of 40 traces, two are being read, and two more tasks are queued.
     code = """
 import sidestream.ray as by_ray
 waits = ray.wait

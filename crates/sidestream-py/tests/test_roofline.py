@@ -1,4 +1,4 @@
-"""The minimum time of work on a device, by the device's figures."""
+"""``roofline``: the minimum time of work on a device, from the device's figures."""
 
 from __future__ import annotations
 

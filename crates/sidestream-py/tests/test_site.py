@@ -1,4 +1,4 @@
-"""The site is made without a warning, its links lead somewhere, and its reference has every public name."""
+"""The site is built without a warning, its links have targets, and its reference has every public name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("sphinx", reason="Sphinx needs Python 3.11 or later")
 
 
 class Page(HTMLParser):
-    """The targets and the anchors of a page."""
+    """The link targets and the anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

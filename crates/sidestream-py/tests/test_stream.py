@@ -22,7 +22,7 @@ def test_a_simulated_stream_does_all_but_hand_out_a_handle() -> None:
 
 
 def test_streams_of_a_device_opened_twice_wait_for_each_other() -> None:
-    # Two machines could not: `wait_stream` would refuse.
+    # Both streams belong to one simulated machine: for two machines, `wait_stream` would raise.
     Stream("sim:a100").wait_stream(Stream("sim:a100"))
 
 
@@ -120,7 +120,7 @@ def test_arguments_of_another_kind_are_refused() -> None:
             lambda: Stream("sim:h200", priority="high"),  # type: ignore[arg-type]
             "priority is 'high'; give a whole number",
         ),
-        (lambda: Stream("sim:h200", name=5), "name is 5; give a text"),  # type: ignore[arg-type]
+        (lambda: Stream("sim:h200", name=5), "name is 5; give a string"),  # type: ignore[arg-type]
         (
             lambda: Event(True, device="sim:h200").elapsed_time(5),  # type: ignore[arg-type]
             "end is 5; give a sidestream.Event",
@@ -181,5 +181,5 @@ def test_a_device_says_what_it_can_do() -> None:
     most, least = h200.priorities
     assert most < least
     assert Stream("sim:h200", priority=most).priority == most
-    with pytest.raises(ValueError, match="the processor has no streams"):
+    with pytest.raises(ValueError, match="the CPU has no streams"):
         sidestream.caps("cpu")

@@ -51,7 +51,7 @@ def test_a_folder_is_shown_as_the_command_shows_it(ranks: Path) -> None:
     assert "3 ranks of 4 together, clocks aligned to 0 ns" in shown.splitlines()
     assert late in shown.splitlines()
     assert "first:  there is no trace of rank 3: the slow rank may be missing" in shown.splitlines()
-    # Each rank is shown in short form, though it has more.
+    # Each rank is shown in short form, although its diagnosis has more.
     (report,) = sidestream.diagnose([ranks / "rank1.json"]).reports
     assert f"{ranks / 'rank1.json'}: pytorch trace, 30 events, rank 1 of 4" in shown.splitlines()
     assert "step 1 took" in str(report) and "step 1 took" not in shown

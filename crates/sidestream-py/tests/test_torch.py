@@ -19,7 +19,7 @@ def test_what_the_profiler_writes_is_read(tmp_path: Path) -> None:
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
         torch.ones(8, 8) @ torch.ones(8, 8)
     profiler.export_chrome_trace(str(path))
-    # Nothing ran on a GPU, and this is reported: the file itself was understood.
+    # The error is that nothing ran on a GPU: the file itself was understood.
     with pytest.raises(sidestream.TraceError, match="was the profiler asked for CUDA activity"):
         sidestream.diagnose(path)
     assert "torch" in sys.modules

@@ -1,4 +1,4 @@
-"""Nested containers, taken apart and rebuilt."""
+"""Nested containers that are taken apart and rebuilt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sample:
 
 
 class Named(UserDict[str, Any]):
-    """Like tokenizers' results: a mapping with more than its items."""
+    """A mapping that has more than its items, like the results of tokenizers."""
 
     source = "text"
 
@@ -204,7 +204,7 @@ def test_a_field_that_is_not_there_yet_is_left_out() -> None:
 
 
 class Shared(UserDict[str, Any]):
-    """Its shallow copy shares its items."""
+    """A mapping whose shallow copy shares its items."""
 
     def __copy__(self) -> Shared:
         made = Shared.__new__(Shared)

@@ -1,5 +1,5 @@
-"""What the package's types state: `cargo xtask python` checks them, and running this shows that they are
-true.
+"""The package's type annotations: `cargo xtask python` type-checks this file, and running it shows that they
+are true.
 """
 
 from __future__ import annotations

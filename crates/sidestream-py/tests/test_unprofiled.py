@@ -1,5 +1,5 @@
-"""Which windows of steps are timed before the profiler starts, and what is reported of them. The test
-controls the clock.
+"""The windows of steps that are timed before the profiler starts, and their report. The tests control the
+clock.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MS = 1_000_000
 
 
 class Loop:
-    """A loop whose steps take the host a given time, and whose device is behind by a given time when it is
-    waited for."""
+    """A loop whose steps take the host a given time, and whose device is behind by a given time whenever the
+    host waits for it."""
 
     def __init__(self, steps_ns: Iterable[int], behind_ns: int = 0) -> None:
         self.now_ns, self.waits = 0, 0
@@ -49,14 +49,15 @@ def timed(steps_ns: Iterable[int], *, every: int = 1, steps: int | None = None) 
 
 
 def in_windows(*of: float, size: int = 5, before: int = 2) -> Iterable[int]:
-    """Steps with these milliseconds: two of 10, then a window of each, and the last value forever."""
+    """Return steps with these milliseconds: two of 10, then a window of each, and the last value forever."""
     windows = chain.from_iterable(repeat(int(ms * MS), size) for ms in of)
     return chain(repeat(10 * MS, before), windows, repeat(int(of[-1] * MS)))
 
 
 def test_a_steady_loop_is_timed_as_soon_as_two_windows_agree() -> None:
     result, count = timed(in_windows(10))
-    # One step to prepare, one that shows how long they are, two windows that agree and five that count.
+    # One step to prepare, one window that shows how long a step is, two windows that agree and five that
+    # count.
     assert count == 1 + 1 + 7 * 5
     assert result == Unprofiled(10 * MS, 10 * MS, (10 * MS, 10 * MS), 0.0, 0, True, 5, 3, 5, False)
 
@@ -91,14 +92,15 @@ def test_quartiles_and_drift_are_of_the_windows_that_count() -> None:
 def test_short_steps_have_longer_windows() -> None:
     result, count = timed(repeat(MS // 10))
     assert result.window_steps == 500 and count == 1 + 1 + 7 * 500
-    # A first window with one-time work does not show how long a step is: they grow.
+    # A first window with one-time work shows too long a step: the later windows grow.
     result, _ = timed(chain([MS, 400 * MS], repeat(MS)))
     assert result.window_steps == 50 and result.median_ns == MS
 
 
 def test_a_window_has_all_kinds_of_steps() -> None:
     kinds = [10, 10, 10, 50]
-    # If one window has two slow steps and the next has one, the mean shows what the median does not.
+    # If one window has two slow steps and the next has one, the mean shows the difference, but the median
+    # does not.
     apart, _ = timed(int(ms * MS) for ms in chain.from_iterable(repeat(kinds)))
     assert (apart.median_ns, apart.mean_ns) == (18 * MS, 19_600_000)
     result, _ = timed((int(ms * MS) for ms in chain.from_iterable(repeat(kinds))), every=4)
@@ -118,7 +120,7 @@ def test_stated_steps_are_timed_and_no_more(steps: int, every: int, kinds: list[
 
 
 def test_the_devices_are_waited_for_at_the_edges_of_windows_only() -> None:
-    # Far ahead of its device: the wait costs at most what the host takes for its first step.
+    # The host is far ahead of its device: the wait costs at most the host's time for its first step.
     loop = Loop(repeat(MS), behind_ns=1_000 * MS)
     windows = Windows(loop.clock, loop.synchronize)
     loop.run(windows)
@@ -126,7 +128,7 @@ def test_the_devices_are_waited_for_at_the_edges_of_windows_only() -> None:
     assert result is not None and result.after_profiler
     assert loop.waits == 1 + result.dropped + result.taken
     assert result.edge_ns == MS // result.window_steps
-    # In step with the device: the wait costs its whole time.
+    # The host is hardly ahead of the device: the wait costs its whole time.
     loop = Loop(repeat(MS), behind_ns=MS // 10)
     windows = Windows(loop.clock, loop.synchronize)
     loop.run(windows)

@@ -1,7 +1,6 @@
-"""A double of ``torch.cuda`` without PyTorch: handles, and which stream waited for which.
-
-It replaces PyTorch where the driver is a stand-in too, on which PyTorch itself cannot run. Its device has
-one queue and its own clock: ``work`` takes as long as it is told.
+"""A double of ``torch.cuda`` without PyTorch: it has handles, and records which stream waited for which. It
+replaces PyTorch in tests on the stand-in driver, on which PyTorch itself cannot run. Its device has one queue
+and its own clock: ``work`` takes a given time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ LOG: list[tuple[Any, ...]] = []
 
 
 class device:
-    """``torch.device``, for CUDA alone."""
+    """A ``torch.device``, but only for CUDA."""
 
     def __init__(self, name: str, index: int = 0) -> None:
         self.type, _, given = name.partition(":")
@@ -44,7 +43,7 @@ class ExternalStream(Stream):
     """A stream that another library created."""
 
     def __init__(self, handle: int, device: Any) -> None:
-        # PyTorch takes an odd number for the ID of one of its own streams.
+        # PyTorch interprets an odd number as the id of one of its own streams.
         assert handle > 1 and handle % 2 == 0
         super().__init__(handle, device)
 

@@ -29,7 +29,7 @@ def what_the_forward_saved(right: bool) -> None:
 
 @planted
 def a_gradient_that_a_leaf_adds_to(right: bool) -> None:
-    """The leaf's existing gradient was not passed by another node."""
+    """The gradient that the leaf already has was not passed by another node."""
     side, main = side_and_main()
     w = weights()
     with torch.cuda.stream(side):
@@ -44,7 +44,7 @@ def a_gradient_that_a_leaf_adds_to(right: bool) -> None:
 
 @planted
 def augmentation_beside_training(right: bool) -> None:
-    """A blog's loop with two streams and backward: the batch is recorded on the stream that made it."""
+    """A loop from a blog with two streams and backward: the batch is recorded on the stream that made it."""
     transform, train = torch.cuda.Stream(), torch.cuda.Stream()
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)).cuda()
     optimizer = torch.optim.SGD(model.parameters())
@@ -192,7 +192,9 @@ def an_offload_whose_result_is_freed(right: bool) -> None:
 
 
 def gathers(waits: bool, frees_in_order: bool) -> None:
-    """Weights are gathered on a separate stream, the next layer's while this one's backward runs."""
+    """Weights are gathered on a separate stream: the next layer's while the backward pass of this layer
+    runs.
+    """
     side = torch.cuda.Stream()
     whole: dict[int, Any] = {}
 
@@ -239,8 +241,9 @@ def weights_gathered_and_freed_too_early(right: bool) -> None:
 
 @planted
 def a_gradient_past_the_engine(right: bool) -> None:
-    """A gradient that a node returns is recorded for its use; one that it leaves for another node is
-    not."""
+    """The engine records a gradient that a node returns for its use, but not one that the node stores for
+    another node.
+    """
     side = torch.cuda.Stream()
     left: list[Any] = []
 
@@ -269,8 +272,8 @@ def a_gradient_past_the_engine(right: bool) -> None:
 
 @planted
 def gradients_that_are_added_up(right: bool) -> None:
-    """Two branches on separate streams: the engine adds their gradients on a third, and records it for
-    them.
+    """Two branches on separate streams: the engine adds their gradients on a third stream, and records that
+    stream for them.
     """
     one, two, main = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()
     given: list[Any] = []
@@ -282,7 +285,7 @@ def gradients_that_are_added_up(right: bool) -> None:
             if right:
                 return given[-1]
             if len(given) == 2:
-                # The program adds them up itself.
+                # The program adds the gradients itself.
                 main.wait_stream(one)
                 main.wait_stream(two)
                 with torch.cuda.stream(main):

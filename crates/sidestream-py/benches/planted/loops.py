@@ -1,4 +1,4 @@
-"""Correct programs of many kinds, for ``check_gpu.py loops``: none may be reported."""
+"""Correct programs of many kinds, for ``check_gpu.py loops``: the check must report none of them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def transformer_loop(steps: int) -> None:
 
 
 def streams_loop(steps: int) -> None:
-    """Two branches on separate streams, forward and backward, and memory that moves between them."""
+    """Two branches on separate streams, forward and backward, and memory that passes between them."""
     left, right = nn.Linear(64, 64).cuda(), nn.Linear(64, 64).cuda()
     head = nn.Linear(128, 1).cuda()
     parameters = [*left.parameters(), *right.parameters(), *head.parameters()]
@@ -138,7 +138,7 @@ def graph_loop(steps: int) -> None:
 
 
 def thread_loop(steps: int) -> None:
-    """A thread uploads, and hands over tensors with an event that follows them."""
+    """A thread uploads tensors, and hands them over with an event that is recorded after the upload."""
     ready: queue.Queue[Any] = queue.Queue(2)
     side = torch.cuda.Stream()
 
@@ -168,7 +168,7 @@ def prefetch_loop(steps: int) -> None:
     batches = [(torch.full((16, 64), float(at % 5)), torch.arange(16)) for at in range(steps)]
     double = lambda batch: (batch[0] * 2, batch[1])
     prefetch: Any = getattr(sidestream, "prefetch")
-    # A new prefetcher each epoch, with the memory that the previous one left, and one that is left early.
+    # A new prefetcher in each epoch, with the memory that the previous one left. One epoch is left early.
     for leave in (3, steps):
         for x, y in prefetch(iter(batches[:leave + 5]), "cuda", depth=2, transform=double):
             x.add_(1)

@@ -15,8 +15,8 @@ def perceptron(layers: int, width: int, classes: int | None = None) -> nn.Sequen
 
 
 def trained(model: Any, optimizer: Any, criterion: Any = None) -> Callable[..., Any]:
-    """Make a training step that takes a batch, and its labels if there is a criterion. Without one the loss
-    is the mean of squares.
+    """Make a training step that takes a batch, and its labels if there is a criterion. Without a criterion
+    the loss is the mean of squares.
     """
 
     def step(x: Any, *y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Code that the planted programs share. Each file of them has its own list."""
+"""Code that the planted programs share. Each file of programs has its own list."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-#: The number of elements of a tensor that is large enough for races to show.
+#: Number of elements of a tensor that is large enough for races to show.
 N = 1 << 20
 
 
@@ -26,7 +26,9 @@ def side_and_main() -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
 
 
 def side_after_main() -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Return both streams; the side stream is ordered after the work enqueued so far in the main one."""
+    """Return the main and the side stream. The side stream is ordered after the work enqueued so far in the
+    main one.
+    """
     side, main = side_and_main()
     side.wait_stream(main)
     return side, main
@@ -37,7 +39,7 @@ def weights(count: int = N) -> Any:
 
 
 def use_again(*homes: torch.cuda.Stream, count: int = N) -> None:
-    """Allocate on these streams, which reuses the memory that was freed there."""
+    """Allocate on these streams, to reuse the memory that was freed there."""
     for home in homes:
         with torch.cuda.stream(home):
             for _ in range(8):
@@ -45,7 +47,7 @@ def use_again(*homes: torch.cuda.Stream, count: int = N) -> None:
 
 
 class Doubles(torch.autograd.Function):  # type: ignore[misc]
-    """A function whose backward is written by the program."""
+    """An autograd function whose backward the program defines."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:

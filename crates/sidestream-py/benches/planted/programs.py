@@ -1,4 +1,4 @@
-"""Racy programs with their fixed twins, and correct programs, with work that is not an operator: Triton
+"""Racy programs with their fixed twins, and correct programs. Their work is more than operators: Triton
 kernels, compiled functions, collectives, threads.
 
 ``check_gpu.py`` runs them. Those with Triton need a GPU; the others run on a simulated one as well.
@@ -19,7 +19,7 @@ from torch import nn
 
 PLANTED: list[Callable[[bool], None]] = []
 planted = into(PLANTED)
-#: Correct programs, which take a number of steps.
+#: Correct programs. Each takes a number of steps.
 LOOPS: list[Callable[[int], None]] = []
 right = into(LOOPS)
 #: The programs that a simulated GPU refuses.
@@ -32,11 +32,11 @@ LOOPS_ON_GPU: list[Callable[[int], None]] = []
 
 @planted
 def a_thread_handover_that_is_not_reported(right: bool) -> None:
-    """A warning: two threads call on one stream, in the order in which they happened to run."""
+    """A warning: two threads submit to one stream, in the order in which they happen to run."""
     x = torch.zeros(N, device="cuda")
     done: queue.Queue[int] = queue.Queue()
-    # The interpreter's own lock is not observed: the order is the same in both variants, and reported in
-    # one.
+    # The check does not observe this lock of the interpreter: the order is the same in both variants, and
+    # reported in one.
     lock = _thread.allocate_lock()
     lock.acquire()
 
@@ -56,7 +56,7 @@ def a_thread_handover_that_is_not_reported(right: bool) -> None:
 
 @planted
 def a_thread_that_waits_for_the_device(right: bool) -> None:
-    """A warning: the wait is another thread's, and is not waited for."""
+    """A warning: another thread makes the stream wait, and this thread does not wait for that thread."""
     x = torch.zeros(N, device="cuda")
     side, main = side_after_main()
     event = threading.Event()
@@ -94,7 +94,7 @@ def a_pool_that_is_not_asked(right: bool) -> None:
 
 @right
 def pool_loop(steps: int) -> None:
-    """Workers of a pool make batches on separate streams, and hand over an event after each."""
+    """Pool workers make batches on separate streams, and hand over an event after each."""
     main = torch.cuda.current_stream()
     streams = threading.local()
     weights = torch.randn(64, 64, device="cuda")
@@ -121,8 +121,7 @@ def pool_loop(steps: int) -> None:
 
 @right
 def ring_loop(steps: int) -> None:
-    """A ring of pinned and device buffers, shared by two threads with semaphores, and a lock around a
-    shared sum.
+    """Two threads share a ring of pinned and device buffers by semaphores, and a sum by a lock.
     """
     depth = 3
     hosts = [torch.zeros(64, 64, pin_memory=True) for _ in range(depth)]
@@ -172,7 +171,7 @@ def shrunk(x: Any, w: Any) -> Any:
 
 
 def compiled() -> Any:
-    # Not once for all programs: each must give equal findings on a GPU of its own.
+    # Compiled in each call: each program must give equal findings on a GPU of its own.
     return torch.compile(shrunk)
 
 
@@ -248,7 +247,7 @@ def compiled_loop(steps: int) -> None:
 
 
 def group() -> Any:
-    """Make a group of this process alone: NCCL's, or Gloo's if the GPU is simulated."""
+    """Make a process group of this process alone: with NCCL, or with Gloo if the GPU is simulated."""
     from torch import distributed
 
     if not distributed.is_initialized():
@@ -322,7 +321,7 @@ def collectives_loop(steps: int) -> None:
 
 
 def doubled(x: Any, out: Any, count: int, first: int = 0) -> None:
-    """Double `count` numbers from index `first` on."""
+    """Double `count` numbers, beginning at index `first`."""
     from planted.triton_kernel import double
 
     double[(-(-count // 1024),)](x, out, first + count, first, BLOCK=1024)
@@ -330,7 +329,7 @@ def doubled(x: Any, out: Any, count: int, first: int = 0) -> None:
 
 @into(PLANTED_ON_GPU)
 def a_result_of_triton_read_too_early(right: bool) -> None:
-    """A warning: how far the kernel reaches is not known."""
+    """A warning: the check does not know how far the kernel reaches."""
     x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
     side, main = side_after_main()
     with torch.cuda.stream(side):
@@ -355,7 +354,9 @@ def a_source_of_triton_filled_again(right: bool) -> None:
 
 @into(PLANTED_ON_GPU)
 def two_kernels_of_triton_on_one_tensor(right: bool) -> None:
-    """With views of two halves there is no race, and one warning if they find the halves by a number."""
+    """With views of the two halves there is no race. If the kernels find the halves by a number, there is one
+    warning.
+    """
     x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
     side, main = side_after_main()
     for _ in range(3):
@@ -370,7 +371,7 @@ def two_kernels_of_triton_on_one_tensor(right: bool) -> None:
 
 @into(LOOPS_ON_GPU)
 def triton_loop(steps: int) -> None:
-    """A kernel on a separate stream between two of PyTorch's."""
+    """A Triton kernel on a separate stream between two PyTorch kernels."""
     side, main = side_and_main()
     x, out = torch.ones(4096, device="cuda"), torch.empty(4096, device="cuda")
     for at in range(steps):

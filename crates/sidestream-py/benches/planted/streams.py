@@ -21,7 +21,7 @@ planted = into(PLANTED)
 
 @planted
 def double_buffer_without_a_wait(right: bool) -> None:
-    """The exercise of a tutorial, first mistake."""
+    """The first mistake of a tutorial's exercise."""
     host = [torch.zeros(N, pin_memory=True) for _ in range(2)]
     dev = [torch.empty(N, device="cuda") for _ in range(2)]
     side, main = side_after_main()
@@ -50,7 +50,7 @@ def double_buffer_filled_again_too_early(right: bool) -> None:
 
 @planted
 def transform_recorded_on_its_own_stream(right: bool) -> None:
-    """A blog's loop: the tensor is recorded on the stream that made it, not on the one that uses it."""
+    """A loop from a blog: the tensor is recorded on the stream that made it, not on the one that uses it."""
     transform, model = torch.cuda.Stream(), torch.cuda.Stream()
     transform.wait_stream(torch.cuda.current_stream())
     model.wait_stream(torch.cuda.current_stream())
@@ -61,7 +61,7 @@ def transform_recorded_on_its_own_stream(right: bool) -> None:
                 model.wait_stream(transform)
                 (transformed * 2).sum()
         with torch.cuda.stream(transform):
-            # The name is dropped before the next tensor is made, so the memory is reused at once.
+            # The last reference is dropped before the next tensor is made, so the memory is reused at once.
             old, transformed = transformed, None
             if old is not None:
                 old.record_stream(model if right else transform)
@@ -332,7 +332,7 @@ def gradients_read_too_early(right: bool) -> None:
 
 @planted
 def statistics_of_batch_norm(right: bool) -> None:
-    """They are written by an operator whose schema does not show it."""
+    """The tensors are written by an operator whose schema does not show it."""
     norm = nn.BatchNorm2d(8).cuda()
     x = torch.ones(4, 8, 16, 16, device="cuda")
     side, main = side_after_main()
@@ -395,7 +395,7 @@ def gathered_by_an_index(right: bool) -> None:
 def graphs_captured_on_one_stream(right: bool) -> None:
     """`torch.cuda.graph` captures on one stream that it creates, whose cuBLAS workspace both graphs keep.
 
-    The products are too small to use it: with larger ones the results would be wrong
+    The products are too small to use that workspace: with larger ones the results would be wrong
     (`real_gpu.py workspaces`).
     """
     x = torch.ones(64, 64, device="cuda")
@@ -454,7 +454,7 @@ def filled_again_by_c(right: bool) -> None:
 
 @planted
 def filled_again_from_a_file(right: bool) -> None:
-    """The contents are compared as well: a failed call would leave zeros."""
+    """The contents are compared as well: a call that failed would leave zeros."""
     host = torch.zeros(N, pin_memory=True)
     x = torch.empty(N, device="cuda")
     data = torch.arange(N, dtype=torch.float32)
@@ -483,7 +483,7 @@ def a_download_read_too_early_by_numpy(right: bool) -> None:
 
 @planted
 def a_small_source_filled_again_by_numpy(right: bool) -> None:
-    """Pinned tensors of 512 bytes and less, eight to a page."""
+    """Pinned tensors of at most 512 bytes, eight to a page."""
     every = [torch.zeros(16, pin_memory=True) for _ in range(8)]
     x = torch.empty(16, device="cuda")
     for host in every[:4]:
@@ -495,7 +495,7 @@ def a_small_source_filled_again_by_numpy(right: bool) -> None:
 
 @planted
 def a_registered_source_filled_again(right: bool) -> None:
-    """The program's own memory, pinned in place."""
+    """Memory that the program allocated itself and pinned in place."""
     host = torch.zeros(N)
     runtime = torch.cuda.cudart()
     runtime.cudaHostRegister(host.data_ptr(), 4 * N, 0)

@@ -1,4 +1,5 @@
-"""The kernel of ``programs.py``. Triton requires it in a file, with its names in scope."""
+"""The kernel of ``programs.py``. Triton requires that a kernel is in a file, with the names that it uses in
+scope."""
 
 # mypy: ignore-errors
 import triton

@@ -1,26 +1,27 @@
-"""Overlapping work on GPUs, beside PyTorch.
+"""Overlapping work on GPUs, alongside PyTorch.
 
 ``prefetch``, ``fetch``, ``parallel`` and ``Pipeline`` run work on side streams, ``Batcher`` serves requests,
-``check`` finds accesses of a PyTorch program that nothing orders, ``diagnose`` and ``profile`` say why a GPU
-idled, ``benchmark`` times a function, ``compare`` says which of two is faster, and ``overlap`` what streams
-would be worth. Importing the package needs neither a GPU nor PyTorch nor numpy; a call that needs one of them
-raises an error that says so.
+``check`` finds unordered accesses in a PyTorch program, ``diagnose`` and ``profile`` explain why a GPU idled,
+``benchmark`` times a function, ``compare`` shows which of two functions is faster, and ``overlap`` predicts
+the gain of streams. Importing the package needs neither a GPU nor PyTorch nor numpy; a call that needs one of
+them raises an error that says so.
 
 A ``device`` is one of these:
 
 - ``"cuda:1"``, ``1`` or a ``torch.device``: that GPU. ``"cuda"``: PyTorch's current GPU once PyTorch uses
   CUDA, otherwise the first.
-- ``"cpu"``: the processor, for ``prefetch``, ``Pipeline``, ``benchmark`` and ``compare``.
+- ``"cpu"``: the CPU, for ``prefetch``, ``Pipeline``, ``benchmark`` and ``compare``.
 - ``"sim:h200"``, ``"sim:FILE.toml"``: a simulated GPU, for ``prefetch``, ``Stream``, ``Event``, ``caps``,
   ``overlap`` and ``roofline``.
-- ``"auto"``: what ``"cuda"`` is, or ``"sim:h200"`` where that cannot be opened; for the functions of
+- ``"auto"``: like ``"cuda"``, or ``"sim:h200"`` if no GPU can be opened; for the functions that take
   ``"sim:h200"``.
 
 Calls that block or compute let Python's other threads run. Results are values: they can be pickled. Streams,
-events, pipelines, batchers, and what ``check`` and ``profile`` return, cannot; use their ``to_dict()``.
+events, pipelines, batchers and the objects that ``check`` and ``profile`` return cannot; use their
+``to_dict()``.
 
 ``sidestream.ray``, ``sidestream.lightning`` and ``sidestream.images`` are separate modules. The classes of
-results, such as ``sidestream.Diagnosis``, are here to be named in annotations, and are not listed.
+results, such as ``sidestream.Diagnosis``, are available for annotations, but are not listed.
 """
 
 from typing import TYPE_CHECKING
@@ -113,7 +114,8 @@ from sidestream._together import (
 )
 from sidestream._unprofiled import Unprofiled as Unprofiled
 
-#: What users call and catch. The classes of results are not listed, so that help and completion stay short.
+#: The functions that users call and the exceptions that they catch. The classes of results are not listed, so
+#: that help and completion stay short.
 __all__ = [
     "Batcher",
     "DeviceError",
@@ -163,5 +165,5 @@ if not TYPE_CHECKING:
 
             known = {one.lower(): one for one in reversed(__all__)}
             near = difflib.get_close_matches(name.lower(), known, 1, 0.7)
-            text += f"; did you mean {known[near[0]]}?" if near else "; dir(sidestream) has what there is"
+            text += f"; did you mean {known[near[0]]}?" if near else "; dir(sidestream) lists all names"
         raise AttributeError(text)

@@ -10,12 +10,12 @@ from sidestream import __version__, _sidestream
 
 def main() -> int:
     """Run the command with the arguments of the process, and return its exit code."""
-    # Python would only record Ctrl-C, and the command would continue.
+    # Under Python's own handler the command would only note Ctrl-C, and continue.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stdout.flush()
     verb, rest = sys.argv[1:2], sys.argv[2:]
     if verb == ["check"]:
-        # Programs in a text run with this interpreter, unless an option names another.
+        # Programs in a Markdown file run with this interpreter, unless an option names another.
         named = any(option == "--python" or option.startswith("--python=") for option in rest)
         rest = rest if named else [f"--python={sys.executable}", *rest]
     return _sidestream.command(["sidestream", *verb, *rest])

@@ -1,4 +1,5 @@
-"""Answers of a `Batcher`: futures for threads and event loops, and how waiting threads and tasks are woken.
+"""Answers of a `Batcher`: futures for threads and event loops, and the code that wakes waiting threads and
+tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class RequestRefused(RuntimeError):
     """A request was not accepted, or waited when the batcher was closed. ``reason`` is ``"full"``, ``"late"``
     or ``"closed"``.
 
-    Its arguments are the reason and a text. An overloaded server raises many of these, so the class has no
+    Its arguments are the reason and a message. An overloaded server raises many of these, so the class has no
     ``__init__``.
     """
 
@@ -63,14 +64,14 @@ class Answer(Generic[Value]):
         """Begin as the answer of a waiting request."""
         self._batcher = batcher
         self._leaves: list[Any] = leaves
-        #: The number of its class of requests.
+        #: Number of the class of the request.
         self._of = of
         self._has_ended = False
         self._value: Any = None
         self._error: BaseException | None = None
         self._loop = loop
         #: Futures of waiting tasks, locks of waiting threads, and callbacks. Few answers have more than one
-        #: of these, so the lists are made when they are needed.
+        #: of these, so each list is made when it is needed.
         self._futures: list[Any] | None = None
         self._locks: list[Any] | None = None
         self._calls: list[Callable[[Answer[Any]], object]] | None = None
@@ -95,10 +96,10 @@ class Answer(Generic[Value]):
         return True
 
     def add_done_callback(self, call: Callable[[Answer[Any]], object]) -> None:
-        """Call ``call`` with this answer when the request has ended, and at once if it has.
+        """Call ``call`` with this answer when the request has ended, or at once if it has ended already.
 
-        It is called by a thread of the batcher, or by an event loop in which a request is submitted. What it
-        raises is logged.
+        ``call`` runs in a thread of the batcher, or in an event loop in which a request is submitted.
+        Exceptions that it raises are logged.
         """
         with self._batcher._lock:
             has_ended = self._has_ended
@@ -112,27 +113,28 @@ class Answer(Generic[Value]):
         of the batch is held.
 
         Args:
-            timeout: Seconds to wait at most; by default without a limit.
+            timeout: Maximum number of seconds to wait; by default there is no limit.
 
         Raises:
-            TimeoutError: The request has not ended within ``timeout`` seconds. It continues, and can be
-                waited for again.
+            TimeoutError: The request has not ended within ``timeout`` seconds. The request continues; call
+                ``result`` again to wait further.
             CancelledError: The request was cancelled.
             RequestExpired: Its deadline passed while it waited.
             RequestRefused: The batcher was closed while it waited.
             RuntimeError: The event loop that submitted the request calls this, which would block it; await
                 instead.
-            Exception: What the model raised, if the request fails alone too.
+            Exception: The model's exception, if the request fails alone too.
         """
         if not self._has_ended and self._loop is not None and running_loop() is self._loop:
             raise RuntimeError(
                 "this would block the event loop that has to launch the batch; await the answer instead"
             )
         lock: Any = None
-        # Taken even if it has ended: the lock orders this thread after the one that wrote the answer.
+        # Take the lock even if the request has ended: the lock orders this thread after the one that wrote
+        # the answer.
         with self._batcher._lock:
             if not self._has_ended:
-                # Raises in a child of a fork, where no thread would end the request.
+                # Raises in a forked child, where no thread would end the request.
                 _ = self._batcher._requests.settle
                 lock = threading.Lock()
                 lock.acquire()
@@ -176,7 +178,7 @@ class Answer(Generic[Value]):
                 except asyncio.CancelledError:
                     self.cancel()
                     raise
-                # The loop was woken by the thread that wrote the answer, which orders this after it.
+                # The thread that wrote the answer woke the loop, which orders this code after that thread.
                 if self._error is not None:
                     raise self._error
                 return self._value  # type: ignore[no-any-return]
@@ -184,7 +186,7 @@ class Answer(Generic[Value]):
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         """Record how the request ended. The caller holds the batcher's lock, and the request has not ended
-        before.
+        yet.
         """
         self._value, self._error, self._leaves = value, error, NOTHING
         self._has_ended = True
@@ -200,15 +202,15 @@ def tell(
     tick: Callable[[Class], None] | None = None,
     told: Callable[[], None] | None = None,
 ) -> None:
-    """Wake the waiting threads and tasks, each event loop once, and let a loop look at a class. Call this
-    without the batcher's lock, since it runs callbacks of others.
+    """Wake the waiting threads and tasks, each event loop once, and have a loop look at a class of requests.
+    Call this without holding the batcher's lock, since it runs callbacks of the users.
 
     Args:
         answers: Answers whose requests have ended.
         each: The class to look at.
         loop: The event loop that looks: that of the oldest request of the class.
-        tick: What it calls to look.
-        told: Called when all have been told; in an event loop after the tasks that were woken.
+        tick: The function that the loop calls to look.
+        told: Called when all have been woken; in an event loop after the tasks that were woken.
     """
     loops: dict[Any, list[Any]] = {}
     for answer in answers:
@@ -231,7 +233,7 @@ def tell(
         if one is here:
             _wake(*what)
             continue
-        # No task of a closed loop waits.
+        # A loop that is closed has no waiting task.
         with contextlib.suppress(RuntimeError):
             one.call_soon_threadsafe(_wake, *what)
 
@@ -240,7 +242,7 @@ def _called(call: Callable[[Answer[Any]], object], answer: Answer[Any]) -> None:
     try:
         call(answer)
     except BaseException as error:
-        # As in `concurrent.futures`, with the traceback.
+        # The error is logged with its traceback, as in `concurrent.futures`.
         logging.getLogger("sidestream").exception(
             "a callback of an answer raised %s, which was ignored", type(error).__name__
         )
@@ -256,7 +258,7 @@ def _wake(
     for future in futures:
         if not future.done():
             future.set_result(None)
-    # After the tasks that were woken, which may submit again.
+    # Runs after the tasks that were woken, which may submit again.
     if told is not None:
         running_loop().call_soon(told)
     if tick is not None:

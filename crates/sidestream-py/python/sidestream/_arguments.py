@@ -1,4 +1,4 @@
-"""Checks of arguments. Each error has the name of the argument, its value, and what to give instead."""
+"""Checks of arguments. Each error names the argument, its value, and what to give instead."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def whole(name: str, value: Any, least: int, give: str) -> int:
 
     Raises:
         TypeError: The value is not a whole number.
-        ValueError: It is less.
+        ValueError: The value is less than ``least``.
     """
     text = f"{name} is {value!r}; give {give}, {least} or more"
-    # Integers of numpy are accepted. True is an integer in Python, and a mistake here.
+    # NumPy integers are accepted. True is an integer in Python, but is a mistake here.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(text)
     number: int = value.__index__()
@@ -33,7 +33,7 @@ def positive(name: str, value: Any, give: str) -> float:
 
     Raises:
         TypeError: The value is not a number.
-        ValueError: It is not above 0, or infinite.
+        ValueError: The value is not above 0, or is infinite.
     """
     text = f"{name} is {value!r}; give {give}, more than 0, or leave it out"
     if isinstance(value, (bool, str)):
@@ -48,8 +48,8 @@ def positive(name: str, value: Any, give: str) -> float:
 
 
 def items(name: str, value: Any) -> None:
-    """Refuse a value that cannot be iterated over, or whose items are probably not meant: one tensor, whose
-    rows would be the items, a dictionary, or a model.
+    """Refuse a value that cannot be iterated over, or whose items are probably not meant: a single tensor,
+    whose rows would be the items, a dictionary, or a model.
 
     Raises:
         TypeError: The value is one of these.
@@ -74,7 +74,7 @@ def items(name: str, value: Any) -> None:
         and getattr(own, "__module__", "torch.").startswith("torch.")
     ):
         raise TypeError(
-            f"{name} is a model of PyTorch, {kind.__name__}; give what its batches come from, such as a "
+            f"{name} is a PyTorch model, {kind.__name__}; give what its batches come from, such as a "
             "DataLoader"
         )
     if own is None and not hasattr(value, "__getitem__"):
@@ -97,7 +97,7 @@ def warn_of_samples(value: Any, stacklevel: int) -> None:
 
 
 def truth(name: str, value: Any) -> bool:
-    """Return the value, which is True or False.
+    """Return the value, which must be True or False.
 
     Raises:
         TypeError: It is something else.
@@ -108,13 +108,13 @@ def truth(name: str, value: Any) -> bool:
 
 
 def file_name(name: str, value: Any) -> Any:
-    """Return the value, which names a file: a string or a path.
+    """Return the value, which must name a file: a string or a path.
 
     Raises:
         TypeError: It is something else.
     """
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} is {reprlib.repr(value)}; give the name of a file, as a text or a path")
+        raise TypeError(f"{name} is {reprlib.repr(value)}; give the name of a file, as a string or a path")
     return value
 
 
@@ -122,7 +122,7 @@ def one_of(name: str, value: Any, names: tuple[str, ...]) -> None:
     """Refuse a value that is not one of these names.
 
     Raises:
-        ValueError: It is not.
+        ValueError: The value is none of the names.
     """
     if value not in names:
         *most, last = (f'"{one}"' for one in names)

@@ -12,7 +12,7 @@ from sidestream._answer import Answer
 
 
 class _Bytes:
-    """Memory of a device that PyTorch uses without owning it."""
+    """Device memory that PyTorch uses without owning it."""
 
     def __init__(self, address: int, count: int) -> None:
         self.__cuda_array_interface__ = {
@@ -25,21 +25,21 @@ class _Bytes:
 
 
 def lent(torch: Any, made: Any) -> Any:
-    """Return the results of a graph without holding their memory, so that the next capture of the slot reuses
-    it.
+    """Return the results of a graph without owning their memory, so that the next capture of the slot can
+    reuse it.
 
     The pool of a graph lives as long as the graph. A slot runs one graph at a time, and results leave the
     slot before its next batch.
     """
     leaves, shape = _tree.tensors_of(made)
     used = getattr(torch._C, "_storage_Use_Count", None)
-    # A check tracks the memory of tensors, and would not know this memory.
+    # A check tracks the memory of tensors, and does not know memory that is passed in this way.
     hooks = sys.modules.get("sidestream._check_hooks")
     if used is None or getattr(torch.cuda, "is_simulated", False) or (hooks is not None and hooks._listening):
         return made
 
     def is_plain(leaf: Any) -> bool:
-        # The memory of a conjugate or negative view has other values than the tensor.
+        # For a conjugate or negative view, the values in memory differ from those of the tensor.
         return (
             type(leaf) is torch.Tensor
             and leaf.is_cuda
@@ -53,7 +53,7 @@ def lent(torch: Any, made: Any) -> Any:
     for at, storage in storages.items():
         leaf = leaves[at]
         own = sum(other._cdata == storage._cdata for other in storages.values())
-        # One use more than the tensors is that of `storage`. A tensor with other owners, such as a model that
+        # `storage` is one more use than the tensors are. A tensor with other owners, such as a model that
         # keeps its last result, may not be from the pool.
         if used(storage._cdata) > own + 1:
             continue
@@ -69,18 +69,17 @@ class Slot:
     """Two streams with the memory of a batch, and the graphs of the slot, which share a pool and never run at
     once.
 
-    The slot is idle again when the host has waited for the download, so nothing else has to be ordered after
-    it.
+    The slot is idle once the host has waited for the download, so no other ordering is needed for its reuse.
     """
 
     def __init__(
         self, torch: Any, device: Any, priority: int, largest: int, like: list[Any], has_graphs: bool
     ) -> None:
         self.stream = torch.cuda.Stream(device, priority=priority)
-        # Never captured: when a caller drops results, PyTorch records an event in the stream that downloaded
-        # them.
+        # This stream is never captured: when a caller drops results, PyTorch records an event in the stream
+        # that downloaded them.
         self.down = torch.cuda.Stream(device, priority=priority)
-        # The model's weights were written on that stream.
+        # The model's weights were written on the current stream.
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream):
             self.device = [
@@ -89,9 +88,9 @@ class Slot:
         self.host = [torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, pin_memory=True) for leaf in like]
         self.points = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         self.pool = torch.cuda.graph_pool_handle() if has_graphs else None
-        #: By size: a graph and its results.
+        #: For each size: a graph and its results.
         self.graphs: dict[int, tuple[Any, Any]] = {}
-        #: By size: the rows on the device, with those on the host.
+        #: For each size: the rows on the device, and those on the host.
         self.rows: dict[int, list[tuple[Any, Any]]] = {}
 
     def rows_of(self, size: int) -> list[tuple[Any, Any]]:
@@ -104,7 +103,7 @@ class Slot:
 
 
 class Class:
-    """Requests of one priority."""
+    """Requests of one class, whose streams have one priority."""
 
     def __init__(self, number: int, name: str, priority: int) -> None:
         #: The number of the class in `Requests`.
@@ -114,7 +113,7 @@ class Class:
         self.slots: list[Slot] = []
         #: Batches that were launched, for the thread that waits for them.
         self.launched: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        #: Those of them that have not ended, for the thread or loop that first finds one complete.
+        #: Launched batches that have not ended, for the thread or event loop that first finds one complete.
         self.running: deque[Batch] = deque()
 
 
@@ -123,15 +122,15 @@ class Batch:
 
     def __init__(self, answers: list[Answer[Any]], number: int, slot: Slot, size: int, due: float) -> None:
         self.answers = answers
-        #: The number of the slot.
+        #: Number of the slot.
         self.number = number
         self.slot = slot
         self.size = size
-        #: When the batch was due.
+        #: Time at which the batch was due.
         self.due = due
         self.results: Any = None
         self.error: BaseException | None = None
-        #: Whether a thread or an event loop ends it already.
+        #: Whether a thread or an event loop has already begun to end the batch.
         self.is_over = False
 
 

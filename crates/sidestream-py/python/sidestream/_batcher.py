@@ -1,20 +1,20 @@
 """Requests of many callers, run as batches on streams and CUDA graphs.
 
-PyTorch's calls release the interpreter's lock and take it again, and a thread that takes it from a busy event
-loop may wait for 5 ms each time. So an event loop packs and launches the batches of its own requests, and a
-thread of the batcher those of requests from threads. Another thread waits for the device. It needs the lock
-twice for each batch: after the wait, it ends the requests and frees the slot; then it wakes the loop, where
-it may lose the lock again. A loop in which a request is submitted meanwhile looks itself which batches are
-complete, and ends them without a change of threads. Little happens for each request; what can be done once
-for a batch is done once.
+PyTorch's calls release the interpreter's lock and take it again, and a thread that takes the lock from a busy
+event loop may wait for 5 ms each time. So an event loop packs and launches the batches of its own requests,
+and a thread of the batcher launches those of requests from threads. Another thread waits for the device. That
+thread needs the lock twice for each batch: after the wait, it ends the requests and frees the slot; then it
+wakes the loop, and may lose the lock again. If a request is submitted in a loop meanwhile, the loop itself
+finds the batches that are complete, and ends them without a change of threads. Work that can be done once per
+batch is not done for each request.
 
-`Requests`, a state machine in Rust, decides what waits, when a batch leaves, who may launch it, what is
-refused and what is counted: with one call for a request, or two if it has a deadline, and a handful for a
-batch. What it returns has been claimed and counted: only the receiver ends it, and its caller is told after
-that.
+`Requests`, a state machine in Rust, decides which requests wait or are refused, when a batch leaves, and who
+may launch it, and counts them. It takes one call for a request, or two if that has a deadline, and a handful
+for a batch. A request that it returns has been claimed and counted: only the receiver ends the request, and
+then tells its caller.
 
-The threads hold the batcher only while they work for it. So they end when a batcher that has nothing to do is
-no longer referenced.
+The threads hold a reference to the batcher only while they work for it. So they end when the program no
+longer references the batcher and it has nothing to do.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ from sidestream._batch import Batch, Class, Slot, described, lent
 from sidestream._batcher_fork import MADE, Forked
 from sidestream._sidestream import BatcherStatistics, DeviceError, Requests
 
-#: Seconds after which a thread launches a batch that is due in an event loop, if requests of others wait
-#: behind it; ten times this if not.
+#: Seconds after which a thread launches a batch that is due in an event loop, if requests of other threads
+#: and loops wait behind the batch; otherwise ten times this.
 _GRACE_S = 0.005
-#: How many of the threads whose requests have ended are woken at once. Of 64 threads, waking 4 at once took
-#: half the time of waking all (`benches/requests_host.py`); waking fewer made batches smaller.
+#: Number of threads that are woken at once after their requests have ended. Of 64 threads, waking 4 at once
+#: took half the time of waking all (`benches/requests_host.py`); waking fewer made batches smaller.
 _AWAKE = 4
-#: Seconds after which threads are woken that another thread should have woken.
+#: Seconds after which threads are woken in place of the thread that should have woken them.
 _PATIENCE_S = 0.05
 
 
 class Batcher(Generic[Value]):
     """Runs the requests of many callers as batches, several at once on separate streams.
 
-    ``model`` is called with tensors on the device, in the structure that requests have, whose first dimension
-    is the batch. It returns tensors with the same first dimension, in any structure. A request is one row:
-    what ``submit`` is given, without that dimension. All requests have the shapes, types and structure of
-    ``like``, or of the first one that is answered; numbers beside the tensors are part of the structure.
+    ``model`` is called with tensors on the device, in the structure of the requests; their first dimension is
+    the batch. It returns tensors with the same first dimension, in any structure. A request is one row: what
+    ``submit`` is given, without that dimension. All requests have the shapes, types and structure of
+    ``like``, or of the first one that is answered; numbers other than tensors are part of the structure.
     PyTorch and a GPU are needed; ``check(simulate=True)`` has a simulated one.
 
-    **When a batch leaves.** When a slot is free, and there are as many requests as the largest size or the
-    oldest has waited for ``max_delay`` seconds. The batch is filled up with zeros to the next size, uploaded
-    as one copy of each tensor, computed, and downloaded on the streams of its slot. The first batch of a size
-    runs the model as it is; then each slot captures that size into a CUDA graph when it is idle, and later
-    batches replay it. A model that cannot be captured runs as it is, and ``not_captured`` says why, by size.
+    **When a batch leaves.** A batch leaves when a slot is free and either as many requests wait as the
+    largest size, or the oldest has waited for ``max_delay`` seconds. The batch is filled up with zeros to the
+    next size, uploaded as one copy of each tensor, computed, and downloaded on the streams of its slot. The
+    first batch of a size runs the model as it is; then each slot captures that size into a CUDA graph when it
+    is idle, and later batches replay it. A model that cannot be captured runs as it is, and ``not_captured``
+    says why, by size.
 
     **Threads.** Any thread and any event loop may submit. An event loop launches the batches of its own
     requests; a thread of the batcher launches those of threads, and those of a loop that is busy or gone: 5
-    ms after the batch was due if requests of others wait behind it, otherwise 50 ms after. A batcher that is
-    no longer referenced and has nothing to do ends its threads. In a forked child it raises a
-    ``DeviceError``.
+    ms after the batch was due if other requests wait behind it, otherwise 50 ms after. A batcher that is no
+    longer referenced and has nothing to do ends its threads. In a forked child it raises a ``DeviceError``.
 
-    **How requests end.** Each ends once: answered, cancelled, with ``RequestExpired``, ``RequestRefused``, or
-    with what the model raised. If a batch fails, its requests are run again one by one, so that one that
-    fails does so alone. A ``KeyboardInterrupt`` in a batch that an event loop launches also stops that loop.
-    A request is counted before its caller is told. ``with`` and ``async with`` close the batcher at the end;
-    after an exception ``with`` does not drain it.
+    **How requests end.** Each request ends once: answered, cancelled, with ``RequestExpired``,
+    ``RequestRefused``, or with the model's exception. If a batch fails, its requests are run again one by
+    one, so that only those fail that fail alone. A ``KeyboardInterrupt`` in a batch that an event loop
+    launches also stops that loop. A request is counted before its caller is told. ``with`` and ``async with``
+    close the batcher at the end; after an exception ``with`` does not drain it.
 
     Attributes:
         not_captured: Why a size was not captured into a CUDA graph, by size.
@@ -96,20 +96,21 @@ class Batcher(Generic[Value]):
         """Start the threads of the batcher.
 
         Args:
-            model: Computes a batch, in inference mode. Its weights have to be on the device.
+            model: The model or function that computes a batch, in inference mode. Its weights must be on the
+                device.
             sizes: The numbers of rows that a batch may have.
             max_delay: Seconds that the oldest request waits for others while a slot is free, less than an
-                hour. With 0 a batch has the requests that came while the slots were busy.
-            slots: Number of batches of a class that are on the device at once.
-            max_queue: Number of requests of a class that may wait. More are refused.
+                hour. With 0, a batch has the requests that came while all slots were busy.
+            slots: Maximum number of batches of a class that are on the device at once.
+            max_queue: Maximum number of requests of a class that may wait. Further requests are refused.
             classes: Names of classes of requests with the priorities of their streams, such as ``{"usual": 0,
-                "urgent": -1}``. A lower priority leaves first where several batches are due, and its thread
-                blocks go first where room becomes free; it does not stop a running kernel. By default one
-                class of priority 0.
-            graphs: Whether batches become CUDA graphs.
-            like: A request as ``submit`` takes it, or a tuple if that takes several values: all have to be
-                like it. The memory of the slots is then allocated at once. Without it they have to be like
-                the first one that is answered.
+                "urgent": -1}``. If several batches are due, the one with the lowest priority number leaves
+                first, and its thread blocks are scheduled first on multiprocessors that become free; running
+                kernels are not stopped. By default one class of priority 0.
+            graphs: Whether batches are captured into CUDA graphs.
+            like: An example of a request, as ``submit`` takes it, or a tuple if that takes several values.
+                All requests must have its shapes, types and structure, and the memory of the slots is
+                allocated at once. By default all must be like the first request that is answered.
             device: The GPU; by default PyTorch's current one.
 
         Raises:
@@ -128,12 +129,12 @@ class Batcher(Generic[Value]):
         torch: Any = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
             raise RuntimeError(
-                "a Batcher runs models of PyTorch on a GPU, and there is none here; "
+                "a Batcher runs PyTorch models on a GPU, and there is none here; "
                 "`sidestream.check(simulate=True)` has a simulated one"
             )
         if not callable(model):
             raise TypeError(f"model is {model!r}; give a callable of tensors")
-        rows = sorted({whole("a size", size, 1, "how many rows a batch may have") for size in sizes})
+        rows = sorted({whole("a size", size, 1, "the number of rows of a batch") for size in sizes})
         if not rows:
             raise ValueError("sizes is empty; give the rows that a batch may have, such as (1, 2, 4, 8)")
         if (
@@ -161,9 +162,9 @@ class Batcher(Generic[Value]):
                     f"the weights of the model are on the host, and batches are on {self._device}; give "
                     f"model.to({str(self._device)!r})"
                 )
-        #: Held briefly, while answers are written and waited for.
+        #: Held briefly, while answers are written or a thread begins to wait for one.
         self._lock = threading.Lock()
-        #: The event loop that will look which batches are complete.
+        #: The event loop that will look for complete batches.
         self._looking: Any = None
         self._classes = [Class(at, *each) for at, each in enumerate((classes or {"default": 0}).items())]
         self._by_name = {each.name: each for each in self._classes}
@@ -182,23 +183,23 @@ class Batcher(Generic[Value]):
         self._kinds: list[tuple[Any, Any]] = []
         #: Whether a request is a single tensor, which need not be flattened.
         self._is_bare = False
-        #: Where the shapes of requests come from, for error texts. Empty until one is answered; until then
-        #: the next may differ.
+        #: Where the shapes of requests come from, for error messages. Empty until a request is answered;
+        #: until then the next request may have other shapes.
         self._said_by = ""
         self._lost: BaseException | None = None
-        #: Why a size was not captured, by size.
+        #: For each size that was not captured, the reason.
         self.not_captured: dict[int, str] = {}
         self._to_capture: queue.SimpleQueue[tuple[Class, int] | None] = queue.SimpleQueue()
         self._asked: set[tuple[str, int]] = set()
-        #: Locks of threads whose requests have ended. Each thread that wakes wakes the next: all at once they
-        #: would only contend for the interpreter's lock.
+        #: Locks of threads whose requests have ended. Each thread that wakes wakes the next: woken all at
+        #: once, the threads would only contend for the interpreter's lock.
         self._sleepers: deque[Any] = deque()
         self._end = weakref.finalize(self, _end, self._requests, self._classes, self._to_capture)
         self._end.atexit = False
         if like is not None:
             leaves, shape, is_bare = self._taken_apart(like if isinstance(like, tuple) else (like,))
             self._begin(leaves, shape, is_bare)
-            self._said_by = "as like= says"
+            self._said_by = "as like= gives it"
         self._threads = [self._thread("batcher", _dispatch, self._requests)]
         self._threads += [
             self._thread(f"batcher {each.name}", _finish, each, self._sleepers) for each in self._classes
@@ -218,14 +219,14 @@ class Batcher(Generic[Value]):
         """Queue a request, and return its answer: a future that can be awaited. Never blocks.
 
         Args:
-            values: What the model takes, without the batch's dimension: tensors of the host, numpy arrays,
-                and structures of them. They are copied when the batch leaves, so leave them unchanged until
-                the answer is there.
+            values: The model's arguments, without the batch dimension: CPU tensors, NumPy arrays, and
+                structures of them. They are copied when the batch leaves, so do not change them until the
+                request is answered.
             of: The class of the request; by default the first.
-            deadline: Seconds after which the answer is of no use, counted from this call. It is compared now
-                with what the last batches took, until the last of their callers had the answer, and again
-                before the batch leaves. Pass what is left since the request reached you; 0 or less is refused
-                at once.
+            deadline: Seconds after which the answer is of no use, counted from this call. The batcher
+                compares the deadline with the time that recent batches took, until the last of their callers
+                had its answer: now, and again before the batch leaves. Pass the time that is left for the
+                request; 0 or less is refused at once.
 
         Returns:
             The ``Answer``, with ``result()``, ``done()``, ``cancel()`` and ``add_done_callback()``.
@@ -244,11 +245,11 @@ class Batcher(Generic[Value]):
                 f"there is no class {of!r}; there is {', '.join(map(repr, self._by_name))}"
             ) from None
         if deadline is not None:
-            # This comes first: a loop that cannot keep up with arrivals catches up by refusing, which has to
-            # be cheap.
+            # Deadlines are checked first: a loop that cannot keep up with arrivals catches up by refusing,
+            # which has to be cheap.
             if type(deadline) is not float:
                 deadline = _deadline(deadline)
-            # Also true for NaN.
+            # This condition is also true for NaN.
             if not deadline > 0:
                 self._refuse_late(each, deadline, None)
             expected = self._requests.late(each.number, time.perf_counter(), deadline)
@@ -267,13 +268,13 @@ class Batcher(Generic[Value]):
         for leaf in leaves:
             if leaf.is_cuda:
                 raise TypeError(
-                    "a request has a tensor on a device; give rows of the host, which are packed and uploaded"
-                    " as one"
+                    "a request has a tensor on a device; pass CPU tensors, which are packed and uploaded"
+                    " together"
                 )
         loop = running_loop()
         answer = Answer(self, leaves, loop, each.number)
         home = None if loop is None else id(loop)
-        # A check observes the order between threads by this lock; it does not see the extension's.
+        # By this lock a check observes the order between threads; it does not see the extension's lock.
         with self._lock:
             # The slots have memory for the shapes of the requests that wait or run.
             if not (is_like and self._said_by) and not self._is_like(leaves, shape, is_bare):
@@ -297,16 +298,16 @@ class Batcher(Generic[Value]):
         if why == -1:
             raise RequestRefused(
                 "full",
-                f"{self._max_queue} requests wait already, as many as may; try again later, or raise "
+                f"{self._max_queue} requests are already waiting, the maximum; try again later, or raise "
                 "max_queue",
             )
         if why == -2:
-            raise RequestRefused("late", "others came first, and the deadline cannot be kept")
+            raise RequestRefused("late", "the requests ahead of this one leave too little time")
         raise RequestRefused("closed", "the batcher is closed") from self._lost
 
     def _refuse_late(self, each: Class, deadline: float, expected: float | None) -> NoReturn:
-        """Refuse a request that would be answered too late. Its answer would be worth nothing and delay those
-        behind it.
+        """Refuse a request that would be answered too late. Its answer would be of no use, and would delay
+        the requests behind it.
         """
         if math.isnan(deadline):
             raise ValueError("deadline is nan; give seconds, or leave it out")
@@ -319,17 +320,17 @@ class Batcher(Generic[Value]):
             raise RequestRefused("late", "its deadline has passed")
         raise RequestRefused(
             "late",
-            f"the answer would take {expected:.6f} s by what batches took lately and max_delay, which is past"
-            " the deadline",
+            f"the answer would take {expected:.6f} s, as recent batches and max_delay show, which is past the"
+            " deadline",
         )
 
     def _taken_apart(self, values: tuple[Any, ...]) -> tuple[list[Any], Any, bool]:
-        """Return the tensors of a request, its shape, and whether it is a single tensor."""
+        """Return the tensors of a request, its structure, and whether it is a single tensor."""
         leaves, shape = _tree.flatten(values)
         if not leaves:
             raise ValueError(
-                "a request has no tensor: its numbers are taken as a part of its structure, which is the same"
-                " for all; give torch.tensor(...) of them"
+                "a request has no tensor: numbers are a part of its structure, which is the same for all"
+                " requests; pass them as torch.tensor(...)"
             )
         is_bare = len(values) == 1 and leaves[0] is values[0]
         return (
@@ -352,15 +353,15 @@ class Batcher(Generic[Value]):
 
     def _unlike(self, leaves: list[Any]) -> str:
         said, own = described(self._like), described(leaves)
-        by = self._said_by or "as the one before it has, which is not answered yet"
+        by = self._said_by or "as the previous one, which is not answered yet"
         if said == own:
             return (
-                "a request of this batcher has another structure, or other numbers in it, than this one has, "
-                f"{by}; what differs has to be a tensor"
+                "a request of this batcher has another structure, or other numbers in it, than this one, "
+                f"{by}; values that differ must be tensors"
             )
         return (
             f"a request of this batcher is {said}, and this one is {own}: the first is {by}; a request is one"
-            " row, without the batch's dimension, and like= says beforehand what one is"
+            " row, without the batch dimension, and like= sets its form in advance"
         )
 
     def _begin(self, leaves: list[Any], shape: Any, is_bare: bool) -> None:
@@ -372,7 +373,7 @@ class Batcher(Generic[Value]):
             ]
             for each in self._classes
         ]
-        # All slots get memory, or none does.
+        # Either all slots get memory, or none does.
         for each, slots in zip(self._classes, made):
             each.slots[:] = slots
         self._shape = shape
@@ -383,7 +384,7 @@ class Batcher(Generic[Value]):
     # ------------------------------------------------------------------------------------------ batches
 
     def _tick(self, each: Class) -> None:
-        """Launch the batches that are due, in the event loop."""
+        """Launch the batches that are due. This runs in the event loop."""
         while self._leave(each):
             pass
         due = self._requests.due(each.number, time.perf_counter())
@@ -419,8 +420,7 @@ class Batcher(Generic[Value]):
             batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
         except BaseException as error:
             batch.error = error
-        # Under the lock, so that a check orders the launch before what an event loop does that finds the
-        # batch here.
+        # The lock lets a check order the launch before the code of an event loop that finds the batch here.
         with self._lock:
             each.running.append(batch)
         each.launched.put(batch)
@@ -439,7 +439,7 @@ class Batcher(Generic[Value]):
             if many < size:
                 slab[many:size].zero_()
         points = slot.points
-        # The context of a stream also makes its device current, and restores both.
+        # The context of a stream also makes its device current, and restores the previous stream and device.
         with torch.inference_mode(), torch.cuda.stream(slot.stream):
             points[0].record(slot.stream)
             for device, slab in slot.rows_of(size):
@@ -460,12 +460,12 @@ class Batcher(Generic[Value]):
                 if leaf.dim() == 0 or leaf.shape[0] != size:
                     raise ValueError(
                         f"the model was given {size} rows and returned a tensor of shape {tuple(leaf.shape)};"
-                        " it has to return a row for each"
+                        " it must return one row for each"
                     )
                 host = torch.empty((many, *leaf.shape[1:]), dtype=leaf.dtype, pin_memory=True)
                 columns.append(host.copy_(leaf if many == size else leaf[:many], non_blocking=True))
             points[3].record(slot.down)
-            # Done while the device works.
+            # Unbind while the device works.
             unbound = [column.unbind(0) for column in columns]
             if len(leaves) == 1 and leaves[0] is made:
                 return list(unbound[0])
@@ -495,7 +495,8 @@ class Batcher(Generic[Value]):
             self._over(each, batch)
 
     def _is_mine(self, each: Class, batch: Batch) -> bool:
-        """Return whether the calling thread ends a batch that is complete: the first that asks does."""
+        """Return whether the calling thread has to end a complete batch: True for the first thread that asks.
+        """
         with self._lock:
             is_mine = not batch.is_over
             batch.is_over = True
@@ -504,16 +505,16 @@ class Batcher(Generic[Value]):
         return is_mine
 
     def _look_soon(self, loop: Any) -> None:
-        """Make an event loop look in its next turn which batches are complete. A busy loop gets there before
-        a thread, which has to wait for the interpreter's lock.
+        """Make an event loop look for complete batches in its next turn. A busy loop gets there before a
+        thread, which has to wait for the interpreter's lock.
         """
         if loop is not None and loop is not self._looking:
             self._looking = loop
             loop.call_soon(self._look)
 
     def _look(self) -> None:
-        """End the batches that are complete, in an event loop. A failed batch is left to the thread, which
-        runs its requests again.
+        """End the batches that are complete. This runs in an event loop. A failed batch is left to the
+        thread, which runs its requests again.
         """
         self._looking = None
         for each in self._by_urgency:
@@ -525,10 +526,11 @@ class Batcher(Generic[Value]):
                 try:
                     if not batch.slot.points[3].query():
                         break
-                    # Does not block now. It tells a check that all work before the event is complete.
+                    # The event is complete, so this does not block. It tells a check that all work before the
+                    # event is complete.
                     batch.slot.points[3].synchronize()
                 except Exception:
-                    # The thread that waits for the device gets the error too.
+                    # The thread that waits for the device gets this error too.
                     break
                 if not self._is_mine(each, batch):
                     break
@@ -580,8 +582,8 @@ class Batcher(Generic[Value]):
             self._to_capture.put((each, batch.size))
 
     def _told(self, each: Class, batch: Batch) -> None:
-        """Record how long a batch took until all callers were told, since the last of them waited for that
-        too.
+        """Record how long a batch took until all callers had been told, since the last of them waited that
+        long.
         """
         self._requests.told(each.number, batch.due, time.perf_counter())
 
@@ -617,7 +619,7 @@ class Batcher(Generic[Value]):
             tell([answer])
 
     def _lose(self, error: BaseException) -> None:
-        """Note that the device is lost, and refuse all waiting requests."""
+        """Record that the device is lost, and refuse all waiting requests."""
         self._lost = error
         self._refuse_what_waits(error)
 
@@ -630,7 +632,7 @@ class Batcher(Generic[Value]):
                 return
             try:
                 with self._lock:
-                    # Orders the capture after the last use of the slot, as a check observes it.
+                    # Orders the capture after the last use of the slot, in a way that a check observes.
                     pass
                 slot.graphs[size] = self._captured(slot, size)
             except BaseException as error:
@@ -642,12 +644,13 @@ class Batcher(Generic[Value]):
     def _captured(self, slot: Slot, size: int) -> tuple[Any, Any]:
         torch = self._torch
         with torch.inference_mode(), torch.cuda.stream(slot.stream):
-            # Libraries initialize at their first call in a thread, which cannot be captured.
+            # Runs once before the capture: libraries initialize at their first call in a thread, which cannot
+            # be captured.
             self._run(slot, size)
             slot.stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            # Not `torch.cuda.graph`, which synchronizes the device and empties the cache. Calls of other
-            # threads are allowed meanwhile.
+            # `torch.cuda.graph` would synchronize the device and empty the cache. With "thread_local", other
+            # threads may call CUDA meanwhile.
             graph.capture_begin(pool=slot.pool, capture_error_mode="thread_local")
             try:
                 made = self._run(slot, size)
@@ -677,8 +680,8 @@ class Batcher(Generic[Value]):
         """Refuse further requests, block until the accepted ones have ended, and return the statistics.
 
         Args:
-            drain: Whether waiting requests are computed. If not, they end as refused, and only those on the
-                device are waited for.
+            drain: Whether waiting requests are computed. Otherwise they are refused, and only the requests on
+                the device are waited for.
         """
         if drain:
             self.refuse()
@@ -734,7 +737,7 @@ def _thread(run: Callable[..., None], one: weakref.ref[Batcher[Any]], *what: Any
     except BaseException as error:
         batcher = one()
         if batcher is not None:
-            # No thread does this work from now on.
+            # No other thread does this work.
             batcher._lose(error)
         raise
 
@@ -762,9 +765,9 @@ def _finish(one: weakref.ref[Batcher[Any]], each: Class, sleepers: deque[Any]) -
             batcher._on_device()
             batcher._finished(each, batch)
         elif batcher is not None:
-            # The thread that should have woken them was interrupted.
+            # The thread that should have woken these threads was interrupted.
             batcher._wake_threads(len(sleepers))
-        # The waiting thread holds no reference to the batcher.
+        # This thread must hold no reference to the batcher while it waits.
         del batcher, batch
 
 
@@ -789,7 +792,7 @@ def _end(requests: Requests, classes: list[Class], to_capture: queue.SimpleQueue
 
 
 def _deadline(given: Any) -> float:
-    """Return a deadline in seconds that is not a ``float`` as one."""
+    """Convert a deadline in seconds to a ``float``."""
     if isinstance(given, (bool, str)):
         raise TypeError(f"deadline is {given!r}; give seconds, or leave it out")
     return float(given)

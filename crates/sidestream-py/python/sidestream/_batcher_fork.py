@@ -1,4 +1,4 @@
-"""What a fork does to batchers: a child has neither their threads nor their device."""
+"""Disables batchers in forked children, which have neither the threads nor the device of the parent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ MADE: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Forked:
-    """Takes the place of `Requests` in a child of a fork, which has neither the threads nor the device of its
-    parent.
+    """Replaces `Requests` in a forked child, which has neither the threads nor the device of its parent.
     """
 
     def __getattr__(self, name: str) -> NoReturn:
         raise DeviceError(
             "the Batcher was made before the fork, and a child has neither the threads nor the device of its "
-            "parent; use it in the process that made it, or start this one anew instead of forking it"
+            "parent; use it in the process that made it, or spawn this process instead of forking it"
             ' (multiprocessing\'s method "spawn")'
         )
 
@@ -29,7 +28,7 @@ class Forked:
 def _in_child() -> None:
     for one in MADE:
         one._requests = Forked()
-        # Its lock may be held by a thread that does not exist in the child.
+        # The old lock may be held by a thread that does not exist in the child.
         one._lock = threading.Lock()
         one._end.detach()
 

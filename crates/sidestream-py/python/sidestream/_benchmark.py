@@ -1,4 +1,4 @@
-"""``benchmark``: the device's time of a function, and the host's time to submit it."""
+"""``benchmark``: measures the device's time of a function, and the host's time to submit it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from sidestream._leaves import name_of
 from sidestream._results import Result
 from sidestream._system import preemptions as _preemptions
 
-#: Nanoseconds of a sample, roughly: long against what its two events take.
+#: Approximate nanoseconds of a sample: long compared with the time that its two events take.
 SAMPLE_NS = 1_000_000
-#: Most calls of a sample. The driver queues about a thousand launches before it blocks the host, and a call
-#: may have several.
+#: Maximum number of calls in a sample. The driver queues about a thousand launches before it blocks the host,
+#: and a call may make several.
 MOST_CALLS = 200
 MOST_CALLS_ON_HOST = 100_000
-#: Longest time that the device is held back while the host submits a sample.
+#: Maximum nanoseconds for which the device is held back while the host submits a sample.
 LONGEST_HOLD_NS = 200_000_000
-#: Most tries to find whether a function waits for the device, on a machine that is busy with other work.
+#: Maximum number of attempts to find out whether a function waits for the device, on a machine that is busy
+#: with other work.
 MOST_TRIES = 20
-#: What is measured, for error texts.
-RUNS = "a function of Python"
-#: The shortest time of a kernel between two events.
+#: The noun in error messages for the code that is measured.
+RUNS = "a Python function"
+#: Minimum nanoseconds between two events around a kernel.
 LEAST_NS = 500
 
 
@@ -50,34 +51,34 @@ def benchmark(
 ) -> Benchmark:
     """Measure ``fn(*args, **kwargs)``: the device's time by events, and the host's time to submit it.
 
-    The work has to be on PyTorch's current stream when ``fn`` returns, or the current stream has to wait for
-    it: work on a side stream that is never joined is not seen. Short calls are made several times in a
-    sample. While the host submits a sample, the device is held back, so that the device's time does not
-    contain the host's. If ``fn`` itself waits for the device (``.item()``), the device is not held back, and
-    ``includes_host`` says that its time contains the host's. If a call takes the host longer than the device,
+    The work of ``fn`` must run on PyTorch's current stream, or the current stream must wait for it: work on a
+    side stream that is never joined is not measured. Short calls are made several times in a sample. While
+    the host submits a sample, the device is held back, so that the device's time does not contain the host's.
+    If ``fn`` itself waits for the device (``.item()``), the device is not held back, and ``includes_host``
+    says that its time contains the host's. If a call takes the host longer than the device,
     ``is_launch_bound`` is True, and the host is the part to shorten. Between two samples the host waits for
     one event; nothing else is synchronized.
 
-    On the processor both are one time, measured by the host's clock.
+    On the CPU both are one time, measured by the host's clock.
 
-    Where less than half of the roofline is reached, ``fn`` is called once more under PyTorch's profiler, and
-    ``far_off`` says what the launch of its longest kernel tells: too few blocks, a last round of blocks that
-    is nearly empty, or few warps because of registers or shared memory.
+    If less than half of the roofline is reached, ``fn`` is called once more under PyTorch's profiler, and
+    ``far_off`` has possible causes in the launch of its longest kernel: too few blocks, a last round of
+    blocks that is nearly empty, or few warps because of registers or shared memory.
 
     Args:
-        fn: The function. What it returns is dropped.
-        args: Its arguments.
+        fn: The function. Its result is dropped.
+        args: The arguments of ``fn``.
         warmup: Number of calls before the first sample.
         repeat: Number of samples.
         flops: Multiplications and additions of one call, for the share of the roofline.
-        bytes: Bytes of device memory that one call has to move, for the share of the roofline.
-        peak_flops: Multiplications and additions that the device computes a second at most, instead of the
+        bytes: Bytes of device memory that one call must read and write, for the share of the roofline.
+        peak_flops: Maximum number of multiplications and additions per second of the device, instead of the
             peak for ``dtype`` in its profile (``sidestream devices --sources``).
         dtype: The type of the numbers, for that peak: ``"fp32"``, and with tensor cores ``"tf32"``,
-            ``"bf16"``, ``"fp16"`` and others, or a ``torch.dtype``. Products of float32 run as ``"tf32"``
-            where PyTorch allows it.
+            ``"bf16"``, ``"fp16"`` and others, or a ``torch.dtype``. Matrix products of float32 run as
+            ``"tf32"`` if PyTorch allows it.
         device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default
-            PyTorch's current device where PyTorch is imported and has CUDA, otherwise the processor.
+            PyTorch's current device if PyTorch is imported and has CUDA, otherwise the CPU.
         kwargs: Arguments of ``fn`` by name, as in ``kwargs={"dim": 0}``, since ``benchmark`` has named
             arguments itself.
 
@@ -91,7 +92,7 @@ def benchmark(
             is out of range, ``peak_flops`` is given without ``flops``, or the device is simulated or
             ``"auto"``.
         DeviceError: There is no such device.
-        ImportError: A GPU was asked for, and PyTorch is not installed.
+        ImportError: A GPU was requested, and PyTorch is not installed.
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}; give the function to measure, and its arguments after it")
@@ -141,17 +142,18 @@ def benchmark(
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time that the device needs for the stated work, and the share of it that was reached.
+    """The minimum time that the device needs for the stated work, and the share of this limit that was
+    reached.
 
     Attributes:
-        floor_ns: The least time of a call, in nanoseconds.
-        bound: What sets it: ``memory`` or ``arithmetic``.
-        share: The least time divided by the median: 1 is all that the device can do.
-        peak_flops_per_s: Peak of multiplications and additions per second; None where it is not known.
-        peak_bytes_per_s: Peak bandwidth of device memory, in bytes per second; None where it is not known.
-        intensity: Operations for each byte; None where only one of the two was stated.
-        ridge: The intensity from which arithmetic is the limit; None where a peak is not known.
-        dtype: The type of numbers that the peak is for; None where the peak was given.
+        floor_ns: The minimum time of a call, in nanoseconds.
+        bound: The limit that sets it: ``memory`` or ``arithmetic``.
+        share: The minimum time divided by the median; 1 is the best that the device can do.
+        peak_flops_per_s: Peak of multiplications and additions per second; None if it is not known.
+        peak_bytes_per_s: Peak bandwidth of device memory, in bytes per second; None if it is not known.
+        intensity: Operations per byte; None if only one of the two was stated.
+        ridge: The minimum intensity at which arithmetic is the limit; None if a peak is not known.
+        dtype: The number type of the peak; None if the peak was given.
     """
 
     floor_ns: float
@@ -171,15 +173,15 @@ class Benchmark(Result):
     Attributes:
         name: The name of the function.
         device: ``cuda:0``, or ``cpu``.
-        device_name: The vendor's name of the device.
+        device_name: The vendor's name for the device.
         calls: Number of calls in a sample.
         samples_ns: The device's time of one call, for each sample, in nanoseconds.
         host_samples_ns: The host's time to submit one call, for each sample, in nanoseconds.
         includes_host: Whether the device's time contains the host's: the function waits for the device,
             submits more than the driver queues, or takes the host too long to hold the device back.
-        roofline: The least time for the stated work, where the device's peaks are known.
-        roofline_unknown: Why there is no roofline although work was stated.
-        far_off: Where less than half of the roofline was reached, sentences on the launch of the longest
+        roofline: The minimum time for the stated work, if the device's peaks are known.
+        roofline_unknown: The reason if there is no roofline although work was stated.
+        far_off: If less than half of the roofline was reached, sentences on the launch of the longest
             kernel, from one call under PyTorch's profiler.
     """
 
@@ -273,7 +275,7 @@ class Benchmark(Result):
             )
             if roofline.intensity is not None and roofline.ridge is not None:
                 yield (
-                    f"{roofline.intensity:.1f} operations for each byte; from {roofline.ridge:.1f} on "
+                    f"{roofline.intensity:.1f} operations per byte; at {roofline.ridge:.1f} or more, "
                     "arithmetic is the limit"
                     + (f" in {roofline.dtype}" if roofline.dtype else "")
                 )
@@ -283,7 +285,7 @@ class Benchmark(Result):
                     "the arithmetic that ran, or count again"
                 )
             elif roofline.share > 1.05:
-                yield "more than the memory allows: the bytes are fewer than stated, or stay in the cache"
+                yield "more than the memory allows: fewer bytes move than stated, or they stay in the cache"
         yield from self.far_off
         if self.roofline_unknown is not None:
             yield self.roofline_unknown
@@ -313,7 +315,7 @@ class _Taken:
 
 
 def gpu(device: Any) -> Any:
-    """Return the GPU to measure on as a ``torch.device``, or None for the processor."""
+    """Return the GPU to measure on as a ``torch.device``, or None for the CPU."""
     if device is None and "torch" not in sys.modules:
         return None
     name = None if device is None else device_name(device)
@@ -334,20 +336,20 @@ def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int)
     one = min(_submitted_ns(fn, args, 1) for _ in range(3))
     calls = _fitting(one, MOST_CALLS_ON_HOST)
     samples = [_submitted_ns(fn, args, calls) / calls for _ in range(repeat)]
-    # An empty call takes some ten nanoseconds; only a short one is compared with it.
+    # An empty call takes some ten nanoseconds; only a short call is compared with an empty one.
     if (calls == MOST_CALLS_ON_HOST or one < 1_000) and _is_nothing(fn, args):
         raise ValueError(
-            f"a call of {fn!r} takes {units.time(min(samples))} on the processor, no more than an empty call;"
+            f"a call of {fn!r} takes {units.time(min(samples))} on the CPU, no more than an empty call;"
             " give it more to do"
         )
-    return _Taken("cpu", "the processor", calls, samples, samples, includes_host=False)
+    return _Taken("cpu", "the CPU", calls, samples, samples, includes_host=False)
 
 
 def _is_nothing(fn: Callable[..., object], args: tuple[Any, ...]) -> bool:
     """Return whether a call takes as long as a call of an empty function.
 
-    Both are measured in turn, so that a processor that is slow for a while is slow for both, and so briefly
-    that some of the measurements are not interrupted.
+    Both are measured in turn, so that a CPU that is slow for a while is slow for both, and each measurement
+    is so brief that some are not interrupted.
     """
     calls, rounds = 500, 40
     pairs = [(_submitted_ns(fn, args, calls), _submitted_ns(_nothing, args, calls)) for _ in range(rounds)]
@@ -379,19 +381,19 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
 
 
 def _took_no_time(calls: int, fn: object, device: Any) -> str:
-    # The name is that of the function, without the arguments that were bound to it.
+    # Use the name of the function, without the arguments that were bound to it.
     fn = getattr(fn, "func", fn)
     return (
         f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
-        'processor, give device="cpu"; if it runs on another stream, let the current one wait for that'
+        'CPU, give device="cpu"; if it runs on another stream, let the current one wait for that'
     )
 
 
 def _waits(
     stopwatch: _Stopwatch, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold: float
 ) -> bool:
-    """Return whether a function waits for the device: then the device has started each time, however long it
-    was held back.
+    """Return whether a function waits for the device: if so, the device has started each time, however long
+    it was held back.
     """
     alone = 0
     for _ in range(MOST_TRIES):
@@ -399,7 +401,7 @@ def _waits(
         stopwatch.take(fn, args, calls, hold)
         if not stopwatch.was_let_go:
             return False
-        # A preempted thread is late although the function does not wait.
+        # A preempted thread is late even if the function does not wait.
         alone += _preemptions() == before
         if alone == 3:
             break
@@ -438,8 +440,8 @@ class _Stopwatch:
 
 
 def _hold(host_ns: float) -> float:
-    """Return how long to hold the device back for a sample that takes the host ``host_ns``; 0 if that is too
-    long.
+    """Return the nanoseconds to hold the device back for a sample that takes the host ``host_ns``; 0 if they
+    would be too many.
     """
     hold = 2 * host_ns + 50_000
     return hold if hold <= LONGEST_HOLD_NS else 0
@@ -457,23 +459,23 @@ class InTurn:
     """Samples of several functions, in an order that the caller chooses."""
 
     def __init__(self, device: Any, functions: Sequence[Callable[[], object]], sample_ns: int) -> None:
-        """Find how many calls of each function a sample has, and whether the device can be held back while
-        they are submitted.
+        """Determine the number of calls of each function in a sample, and whether the device can be held back
+        while they are submitted.
 
         Args:
-            device: A GPU, or None for the processor.
-            functions: What is measured.
-            sample_ns: Nanoseconds that a sample takes, roughly.
+            device: A GPU, or None for the CPU.
+            functions: The functions to measure.
+            sample_ns: Approximate nanoseconds of a sample.
 
         Raises:
-            ValueError: One of the functions puts nothing on the device.
+            ValueError: One of the functions submits no work to the device.
         """
         self._functions = functions
         self._gpu = device
         self._stopwatch: _Stopwatch | None = None
         self._holds = [0.0 for _ in functions]
         if device is None:
-            self.device, self.device_name, self.includes_host = "cpu", "the processor", False
+            self.device, self.device_name, self.includes_host = "cpu", "the CPU", False
             shortest = [min(_submitted_ns(fn, (), 1) for _ in range(3)) for fn in functions]
             self.calls = tuple(_fitting(one, MOST_CALLS_ON_HOST, sample_ns) for one in shortest)
             return
@@ -563,8 +565,8 @@ def _why_no_roofline(
             f"{name_of(dtype)}; give peak_flops="
         )
     return (
-        f"share of the roofline unknown: there are no figures of {taken.device_name}; `sidestream devices` "
-        "lists those there are"
+        f"share of the roofline unknown: there are no figures for {taken.device_name}; `sidestream devices` "
+        "lists the known devices"
     )
 
 

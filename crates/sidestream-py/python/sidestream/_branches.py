@@ -1,12 +1,12 @@
-"""Branches of a model on separate streams, with what autograd needs.
+"""Branches of a model on separate streams, in forward and backward.
 
 Why the memory of each tensor is safe. `current` is the caller's stream, `side` that of a branch.
 
-- What a branch reads: `side` waits for `current` at the fork, and `current` for `side` at the join. So memory
+- Inputs of a branch: `side` waits for `current` at the fork, and `current` for `side` at the join. So memory
   of `current` that is freed after the join is freed after its uses in the forward pass. The backward pass of
-  a branch runs on `side` too, and may free what was saved as soon as it is enqueued. So where gradients are
+  a branch runs on `side` too, and may free saved tensors as soon as it is enqueued. So if gradients are
   recorded, `record_stream` records `side` for the inputs.
-- What a branch returns has memory of `side` and is used on `current`, which `record_stream` records.
+- Results of a branch have memory of `side` and are used on `current`, which `record_stream` records.
 - Gradients: PyTorch's engine waits for the streams that gradients come from and records them, and at the end
   makes the stream that called it wait for the streams of all parameters. The next branch on `side` is ordered
   after `current`, and so after the optimizer.
@@ -31,7 +31,7 @@ from sidestream._tree import tensors_of
 #: memory for each stream.
 _streams: dict[tuple[int, int, int], Any] = {}
 
-#: Calls before the first segment of a mode, which do not count.
+#: Number of calls before the first segment of a mode, which do not count.
 _SETTLE = 4
 _SEGMENTS = 5
 
@@ -52,7 +52,7 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
     """
 
     def __init__(self, branches: tuple[Any, ...], mode: str) -> None:
-        """Take the branches. Those that are modules become submodules, named by their numbers."""
+        """Take the branches. Branches that are modules become submodules, named by their numbers."""
         super().__init__()
         self._functions: dict[int, Any] = {}
         self._count = len(branches)
@@ -67,17 +67,17 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
         self.remeasure()
 
     def remeasure(self) -> None:
-        """Forget the measurement, and measure again from the next call on."""
+        """Forget the measurement, and measure again beginning with the next call."""
         modes = (SERIAL, STREAMS) if self._mode == "auto" else (self._mode,)
-        #: With gradients and without them.
+        #: One chooser for calls with gradients, and one for calls without.
         self._choosers = {with_grad: Chooser(modes, _SEGMENTS, _SETTLE) for with_grad in (True, False)}
         self._latest = True
 
-    #: The tuple of what each branch returns.
+    #: Returns the tuple of the branches' results.
     __call__: Callable[..., Results]
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return the tuple of what each branch returns for these arguments, for work on the current stream.
+        """Return the tuple of the branches' results for these arguments, for work on the current stream.
         """
         inputs, _ = tensors_of((args, kwargs))
         self._device = device = next((tensor.get_device() for tensor in inputs if tensor.is_cuda), None)
@@ -90,14 +90,14 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
     def _mode_of(self, device: int) -> str:
         with_grad = torch.is_grad_enabled()
         if with_grad is not self._latest:
-            # Calls of the other kind would lie in the time between two calls of this kind.
+            # Calls of the other kind would fall into the time between two calls of this kind.
             self._choosers[self._latest].begin_run()
             self._latest = with_grad
         chooser = self._choosers[with_grad]
         if not chooser.measuring:
             return chooser.mode
         if torch.cuda.is_current_stream_capturing():
-            # Nothing can be measured in a capture, and a graph with branches costs the host no more than one
+            # Times cannot be measured in a capture, and a graph with branches costs the host no more than one
             # without.
             return STREAMS
         while chooser.measuring and chooser.due(time.perf_counter()):
@@ -121,7 +121,7 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
         results: list[Any] = []
         begun: list[Any] = []
         _nesting.depth = depth + 1
-        # autocast caches weights that it has converted, and the stream of another branch would not wait for
+        # autocast caches weights that it has converted, and the streams of other branches would not wait for
         # the conversion.
         keeps = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
@@ -147,8 +147,8 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
 
     @property
     def choice(self) -> Choice:
-        """How the branches run now, and why. ``print`` shows it. Calls with gradients and calls without are
-        measured separately; this is about the kind of the last call.
+        """The mode in which the branches run now, and why. ``print`` shows it. Calls with gradients and calls
+        without are measured separately; this is the result for the kind of the last call.
         """
         chooser = self._choosers[self._latest]
         mode, reason = chooser.mode, chooser.reason()
@@ -165,7 +165,7 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
             reason=reason,
             seconds_per_item=medians,
             segments={one: len(times) for one, times in chooser.times.items() if times},
-            notes=("an item is a call with all that comes between it and the next one",) if medians else (),
+            notes=("an item is a call and everything until the next call",) if medians else (),
         )
 
     def extra_repr(self) -> str:

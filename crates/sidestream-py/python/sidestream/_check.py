@@ -38,9 +38,9 @@ from sidestream._checked import (
 from sidestream._results import Result
 from sidestream._sidestream import Recorder, printable
 
-#: Bytes of memory that a check may use: 1 GiB.
+#: Maximum bytes of memory that a check uses by default: 1 GiB.
 MEMORY_BYTES = 1 << 30
-#: Most GPUs that can be simulated.
+#: Maximum number of GPUs that can be simulated.
 MOST_DEVICES = 64
 
 
@@ -53,15 +53,15 @@ def check(
     host: bool = True,
     simulate: bool | int = False,
 ) -> contextlib.AbstractContextManager[CheckedRun]:
-    """Find the pairs of accesses of a PyTorch program that nothing orders.
+    """Find pairs of unordered accesses in a PyTorch program.
 
-    Inside the block the check observes PyTorch's operators, streams, events and memory, launches of Triton's
-    and CuPy's kernels, collectives that Python calls, what threads hand over to each other, and the host's
-    own loads and stores of pinned memory in asynchronous copies. It judges them by CUDA's documented rules,
-    so it finds a race that had no effect in this run, and reports no pair that is ordered. It adds no waits
-    and changes no results. Threads that start inside the block are observed too; what ran before is not, nor
-    are other processes. Work on the processor is not checked: a program that put nothing on a GPU is clean
-    with 0 ``operations``. What cannot be seen is never reported, right or wrong.
+    Inside the block the check observes PyTorch's operators, streams, events and memory, Triton and CuPy
+    kernel launches, collectives that Python calls, what threads hand over to each other, and the host's own
+    loads and stores of pinned memory in asynchronous copies. The check judges these by CUDA's documented
+    rules, so it finds a race even if that had no effect in this run, and reports no ordered pair. It adds no
+    waits and changes no results. Threads that start inside the block are observed too; earlier work and other
+    processes are not. Work on the CPU is not checked: a program that put nothing on a GPU is clean with 0
+    ``operations``. Accesses that the check cannot observe are never reported.
 
     The returned object fills while the block runs, and stays valid afterwards. Each call of ``check`` makes
     one block, which is entered once, and left on the thread that entered it. As a decorator it checks each
@@ -75,27 +75,28 @@ def check(
 
     Args:
         on_race: ``"report"`` keeps races for the report. ``"raise"`` raises a ``RaceError`` from the operator
-            that is the second of a race, after it was launched; a race that is only a warning does not raise.
+            that makes the second access of a race, after its launch; a race that is only a warning does not
+            raise.
         stacks: Whether the places in the program are recorded.
-        memory: Bytes that the check may use, 1 GiB by default. When it has used them it ends, and
-            ``CheckedRun.ended`` says so.
+        memory: Maximum bytes that the check may use, 1 GiB by default. If they do not suffice, the check ends
+            early, and ``CheckedRun.ended`` says so.
         suppress: A file of findings that are known to be harmless: a line ``FILE:LINE REASON`` for each,
             where ``FILE`` is the end of a path. A race with that line in one of its stacks is not reported.
             The report names the suppressions that were used, and those that matched nothing.
-        host: Whether the host's own loads and stores of pinned memory are observed, including those of numpy
+        host: Whether the host's own loads and stores of pinned memory are observed, including those of NumPy
             and other libraries. For that, pages that an asynchronous copy uses are protected until the host
             has waited for the copy.
-        simulate: Whether the processor simulates a GPU, so that none is needed; a number simulates several.
+        simulate: Whether to simulate a GPU on the CPU, so that none is needed; a number simulates several.
             PyTorch must not have used a GPU in the process before. The same calls are observed as on a GPU.
 
     Returns:
-        A context manager that gives a ``CheckedRun``.
+        A context manager that yields a ``CheckedRun``.
 
     Raises:
-        RaceError: With ``on_race="raise"``, where a race is found.
+        RaceError: With ``on_race="raise"``, if a race is found.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: A check is entered inside another one, entered twice, or left on another thread than the
-            one that entered it; or a GPU is to be simulated where PyTorch uses one already.
+            one that entered it; or ``simulate`` is given although PyTorch already uses a GPU.
         TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` or ``simulate`` is not a
             whole number.
         ValueError: ``on_race`` is neither of the two, ``memory`` is negative, ``simulate`` is negative or
@@ -176,13 +177,13 @@ def checking(
         raises: Whether a race raises.
         stacks: As for ``check``.
         memory: As for ``check``.
-        pretend: Whether the processor counts as a GPU, so that operators are observed where there is none.
-        suppress: Findings that are not reported. With ``raises`` they are raised all the same.
-        steps: The steps that are checked; by default all of the block.
+        pretend: Whether the CPU counts as a GPU, so that operators are observed on a machine without one.
+        suppress: Findings that are not reported. With ``raises`` they still raise.
+        steps: The steps that are checked; by default the whole block.
         host: As for ``check``.
         simulate: Number of GPUs to simulate.
-        log: Whether a log is kept, from which one race can be cut out. It takes as much memory as the check
-            may.
+        log: Whether a log is kept, from which a program with one of the races can be extracted. The log may
+            take as much memory as the check itself.
     """
     if not _entered.acquire(blocking=False):
         raise RuntimeError(
@@ -216,7 +217,7 @@ _entered = threading.Lock()
 
 
 def _simulated(count: int) -> contextlib.AbstractContextManager[Any]:
-    """Return the context of the simulated GPUs, if there are to be any."""
+    """Return the context manager of the simulated GPUs, or None if the check simulates none."""
     if not count:
         return contextlib.nullcontext()
     try:
@@ -252,14 +253,14 @@ def _mode(
 
             @classmethod
             def ignore_compile_internals(cls) -> bool:
-                # The compiled program runs under the mode, which observes it then.
+                # The compiled program runs under the mode, which then observes it.
                 return True
 
         _Mode = Mode
     cuda = not pretend and torch.cuda.is_available()
     hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
     hidden += [contextlib.__file__, threading.__file__]
-    # A line of the program that logs a value counts as the line that prints it.
+    # Frames of `logging` are hidden, so that a log call counts as the line that reads the value.
     hidden.append(os.path.dirname(logging.__file__) + os.sep)
     # Code that torch.compile generates is not a line of the program.
     hidden.append(
@@ -293,7 +294,8 @@ _Mode: Any = None
 
 
 class CheckedRun(Result):
-    """What a check found. ``print`` shows it by the calls that fix the races, each race with both lines."""
+    """The findings of a check. ``print`` shows the calls that fix the races, and each race with both lines.
+    """
 
     _style = ' style="white-space:pre-wrap"'
 
@@ -313,7 +315,7 @@ class CheckedRun(Result):
 
     @property
     def races(self) -> tuple[CheckedRace, ...]:
-        """The races; those at the same two places once."""
+        """The races. Races at the same two places are listed once."""
         return self._found.races
 
     @property
@@ -325,14 +327,14 @@ class CheckedRun(Result):
         """Return the calls as a unified diff of the program's files, for ``patch -p0``. No file is written.
 
         A call that cannot be placed safely comes first, as a line that begins with ``# not placed`` and says
-        why. A superfluous wait costs overlap and nothing else, but read the patch before you apply it.
+        why. A superfluous wait only costs overlap, but read the patch before you apply it.
         """
         return _check_fix.patch(self.mends, self.races)
 
     @property
     def lints(self) -> tuple[Remark, ...]:
-        """Remarks on calls that race with nothing and do not do what they seem to. They do not make a run
-        unclean.
+        """Remarks on calls that race with nothing but do not have the intended effect. Remarks do not make a
+        run unclean.
         """
         return self._found.lints
 
@@ -348,8 +350,8 @@ class CheckedRun(Result):
 
     @property
     def ended(self) -> str | None:
-        """Why the check ended before the block, if it did: the report is about what came before. Otherwise
-        None.
+        """The reason if the check ended before the block did: the report covers only the time before.
+        Otherwise None.
         """
         return self._found.ended
 
@@ -360,19 +362,20 @@ class CheckedRun(Result):
 
     @property
     def host(self) -> HostAccesses:
-        """How much of the pinned memory in copies was watched for the host's own loads and stores."""
+        """The share of the pinned memory in copies that was watched for the host's own loads and stores."""
         host = self._found.host
         return replace(host, problem=self._unheard[0]) if self._unheard else host
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What the program asked of a simulated GPU and did not get, each with its line; empty on a real GPU.
+        """Features that the program requested of a simulated GPU and did not get, each with its line; empty
+        on a real GPU.
         """
         return () if self._simulation is None else self._simulation.skipped
 
     @property
     def is_clean(self) -> bool:
-        """Whether no race is certain and the check did not end early. Warnings do not count. True where
+        """Whether no race is certain and the check did not end early. Warnings do not count. Also True if
         nothing ran on a GPU: ``operations`` is 0 then.
         """
         return self.ended is None and not any(race.severity == "error" for race in self.races)
@@ -441,11 +444,11 @@ class CheckedRun(Result):
             )
         mended = {at for mend in found.mends for at in mend.races}
         for mend in found.mends:
-            # Operators of one line that do the same are shown once.
+            # Operators of one line whose races look alike are shown once.
             shown = dict.fromkeys(found.races[at]._short() for at in mend.races)
             lines = [mend._line(), *list(shown)[:_SHOWN]]
             if len(shown) > _SHOWN:
-                lines.append(f"  and {len(shown) - _SHOWN} more, which `races` and the report as JSON list")
+                lines.append(f"  and {len(shown) - _SHOWN} more, listed in `races` and in the JSON report")
             if fix := next(
                 (found.races[at].fix for at in mend.races if found.races[at].workspace is not None), None
             ):
@@ -457,11 +460,11 @@ class CheckedRun(Result):
             parts.append("streams: " + ", ".join(streams))
         if found.suppressed:
             parts.append("suppressed: " + ", ".join(str(one) for one in found.suppressed))
-        # A run that checked nothing, or not all, cannot tell that a suppression is unused.
+        # A run that checked nothing, or only some steps, cannot tell whether a suppression is unused.
         left = [one for one in self._suppress if one not in found.suppressed]
         if unused and left and found.operations and found.ended is None:
             parts.append(
-                "nothing was found for these suppressions; take them out: "
+                "these suppressions matched nothing; remove them: "
                 + ", ".join(str(one) for one in left)
             )
         if found.operations and (host := str(self.host)):
@@ -479,5 +482,5 @@ class CheckedRun(Result):
         )
 
 
-#: Most races of one call that are shown.
+#: Maximum number of races that are shown for one call.
 _SHOWN = 4

@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed: what they read and write, and what waits for them.
+"""Collectives of torch.distributed: their reads and writes, and the waits for them.
 
 NCCL runs a collective on its own stream, after the work that the current stream had at the call. Only
 `wait()` on the returned work orders the current stream after it. Until then, a store to its buffers, or a
@@ -19,12 +19,13 @@ from typing import Any
 from sidestream._sidestream import Recorder
 
 Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
-#: A tensor, whether it is read and written, and the name of the argument if only a part of it may be touched.
+#: A tensor, whether it is read and written, and the name of the argument if possibly only a part of it is
+#: touched.
 Given = list[tuple[Any, bool, bool, str | None]]
 
-#: The first number for events of collectives. No handle of an event is as large.
+#: The first number for events of collectives. Handles of events are smaller.
 _EVENTS = 3 << 62
-#: Collectives whose arguments are the results first, then the inputs.
+#: Collectives whose first arguments are the results, followed by the inputs.
 _FROM_TO = (
     "_allgather_base",
     "_reduce_scatter_base",
@@ -62,7 +63,7 @@ def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put)
     if hasattr(group, "_end_coalescing"):
         put(stack, group, "_start_coalescing", heard.starting(group._start_coalescing))
         put(stack, group, "_end_coalescing", heard.ending(group._end_coalescing))
-    # Asking for the future counts as a wait, since its effect on order is not observed.
+    # Getting the future counts as a wait, since later waits for the future are not observed.
     for name in ("wait", "synchronize", "block_current_stream", "get_future"):
         if plain := getattr(work, name, None):
             put(stack, work, name, heard.waiting(plain))
@@ -131,7 +132,7 @@ class _Collectives:
             weakref.finalize(work, self._free.append, event).atexit = False
             return
         if is_on_device:
-            # Without work to wait for, the collective is in the order of the current stream.
+            # Without a work object, the collective is ordered in the current stream.
             self._recorder.collective_waited(event)
         self._free.append(event)
 
@@ -181,7 +182,7 @@ def _given(name: str, group: Any, args: tuple[Any, ...]) -> Given:
     elif name in ("broadcast", "reduce"):
         root = getattr(args[1], "rootRank", None) if len(args) > 1 else None
         is_root = root is None or root == group.rank()
-        # In a broadcast the root sends and the others receive; in a reduction the other way round.
+        # In a broadcast the root sends and the others receive; in a reduction the opposite is true.
         pairs = [(args[0], is_root, not is_root) if name == "broadcast" else (args[0], True, is_root)]
     else:
         pairs = [(args[0], True, True)]
@@ -197,8 +198,8 @@ def _flat(given: Any) -> Iterator[Any]:
 
 
 def _host_waits(group: Any) -> bool:
-    """Return whether `wait` blocks the host, as it does for all but NCCL. A simulated GPU uses Gloo in the
-    place of NCCL.
+    """Return whether `wait` blocks the host, as it does for all backends but NCCL. A simulated GPU uses Gloo
+    instead of NCCL.
     """
     import torch
 

@@ -1,9 +1,9 @@
-"""Programs that torch.compile makes: they run under the check as they were compiled.
+"""Programs that torch.compile makes: the check runs them in their compiled form.
 
-PyTorch does not run a compiled function while a dispatch mode is entered, unless the mode says that it takes
-no part in compiling. The recorder says so, if PyTorch asks. The operators of a compiled program are then
+PyTorch does not run a compiled function while a dispatch mode is entered, unless the mode declares that it is
+ignored in compiling. The recorder declares that if PyTorch asks. The operators of a compiled program are then
 observed as usual. The kernels that were generated for it are not operators, and are observed at their launch:
-Triton's in `_check_triton`, those in C++ for the processor here.
+Triton's in `_check_triton`, those in C++ for the CPU are observed here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sidestream._sidestream import Recorder
 
 Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
 
-#: The parameters of a generated function: const pointers are read, others are also written.
+#: The parameters of a generated function: const pointers are read; others may be read and are written.
 _FUNCTION = re.compile(r'extern "C"\s+void\s+(\w+)\s*\(([^)]*)\)')
 _PARAMETER = re.compile(r"(const\s+)?[\w:]+\s*(\*)?\s*(?:__restrict__\s+)?(\w+)\s*$")
 
 
 def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
-    """While the stack is open, generated kernels in C++ are observed when they run. They take the place of a
-    GPU's kernels where the GPU is simulated.
+    """While the stack is open, generated kernels in C++ are observed when they run. On a simulated GPU they
+    replace the GPU's kernels.
     """
     _listening.append(recorder)
     stack.callback(_listening.remove, recorder)
@@ -48,8 +48,8 @@ def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) ->
     when_imported({"torch._inductor.async_compile": changes}, stack, put)
 
 
-#: The recorders that are entered: a function that was compiled in an earlier check is observed in a later
-#: one.
+#: The recorders that are entered: a function that was compiled during an earlier check is also observed in
+#: later ones.
 _listening: list[Recorder] = []
 
 
@@ -66,7 +66,7 @@ class _Kernel:
             if read := _PARAMETER.search(parameter.strip()):
                 self._names.append(read[3])
                 if read[2]:
-                    # A pointer that is only stored to has the name of a result.
+                    # The name shows a pointer that is only stored to: that of a result.
                     self._pointers[read[3]] = (
                         bool(read[1]) or not read[3].startswith("out_ptr"),
                         not read[1],

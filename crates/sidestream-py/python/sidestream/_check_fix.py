@@ -1,4 +1,4 @@
-"""Where a call that fixes races belongs in the program, and the change as a patch."""
+"""Finds the place of a call that fixes races in the program, and returns the change as a patch."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def is_library(file: str) -> bool:
 
 
 def own(stack: Sequence[Place]) -> Place | None:
-    """Return the innermost line of the program's own; if the whole program is installed code, the innermost
-    line.
+    """Return the innermost line of the program's own code; if the whole program is installed code, the
+    innermost line.
     """
     return next((place for place in stack if not is_library(place.file)), stack[0] if stack else None)
 
@@ -60,13 +60,13 @@ def source(place: Place) -> str:
 
 
 def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[str | None, str | None]]:
-    """Return a function that returns, where a race is found, the program's names of two streams."""
+    """Return a function that returns the program's names of two streams where a race is found."""
 
     def called(first: Handle | None, second: Handle | None) -> tuple[str | None, str | None]:
         try:
             frame: FrameType | None = sys._getframe(1)
         except ValueError:
-            # A thread of the autograd engine has no Python frame.
+            # The thread is one of the autograd engine, which has no Python frame.
             return None, None
         while frame is not None:
             file = frame.f_code.co_filename
@@ -81,11 +81,11 @@ def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[s
 
 @contextlib.contextmanager
 def _locals(frame: FrameType) -> Iterator[dict[str, Any]]:
-    """Give the local variables of a frame.
+    """Yield the local variables of a frame.
 
     Before Python 3.13 those of a function are copied into a dictionary that the frame keeps, so that a tensor
     would outlive its ``del`` and its memory would be freed later than without the check. So the dictionary is
-    emptied.
+    emptied afterwards.
     """
     names = frame.f_locals
     try:
@@ -177,8 +177,8 @@ class _Unplaced(Exception):
 
 
 def call_by(names: tuple[str | None, str | None], kind: str) -> str | None:
-    """Return the call with the program's names where the second access is made; None if no variable there
-    holds the streams.
+    """Return the call with the names of the streams that are valid at the second access; None if no variable
+    there holds the streams.
     """
     first, second = names
     if kind == "sync" and first is not None:
@@ -189,8 +189,8 @@ def call_by(names: tuple[str | None, str | None], kind: str) -> str | None:
 
 
 def _placed(mend: Mend, race: CheckedRace) -> tuple[str, tuple[int, int], str]:
-    """Return the file, the line before which the call belongs, with the column if it is within the line, and
-    the call.
+    """Return the file, the line before which the call belongs, the column if the call belongs within the
+    line, and the call.
     """
     if mend.kind == "record_stream":
         raise _Unplaced(
@@ -216,11 +216,10 @@ def _is_in_loop(file: str, line: int) -> bool:
 
 
 def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[tuple[int, int], str]] | None:
-    """Return two calls: a record of an event after the device's accesses, and the wait for it before this
-    line. So the host does not wait for work that is submitted in between.
+    """Return two calls: one records an event after the device's accesses, the other waits for the event
+    before this line. So the host does not wait for work that is submitted in between.
 
-    None if nothing is in between, or if not all of these accesses come before the line each time that it is
-    reached.
+    Return None if no statement is in between, or if the accesses may not all come before the line each time.
     """
     source = Path(file).read_text(encoding="utf-8")
     around = [
@@ -245,7 +244,7 @@ def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[
     behind = max((-1 if index is None else index for index in indices), default=-1)
     if None in indices or behind + 1 >= at:
         return None
-    # Before the next statement, which has to begin a line, as the wait does.
+    # The record goes before the next statement, which must begin its line.
     following = block[behind + 1]
     before = source.splitlines()[following.lineno - 1][: following.col_offset]
     if before.strip() or hasattr(following, "decorator_list"):
@@ -260,7 +259,7 @@ def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[
 
 
 def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the lists of statements that run one after the other."""
+    """Yield the lists of statements that run one after another."""
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
@@ -269,8 +268,8 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _start(place: Place) -> tuple[int, int]:
-    """Return the first line of the statement, if a call can be inserted before it, and the column if it
-    begins within the line.
+    """Return the first line of the statement before which the call can be inserted, and the column if the
+    statement begins within the line.
     """
     try:
         source = Path(place.file).read_text(encoding="utf-8")
@@ -285,7 +284,8 @@ def _start(place: Place) -> tuple[int, int]:
     if not around:
         raise _Unplaced("no statement is there; has the file changed since?")
     statement = max(around, key=lambda node: (node.lineno, node.col_offset))
-    # If several statements share a line, the call goes before the first: which one it was is not known.
+    # If several statements share a line, the call goes before the first: it is not known which of them made
+    # the access.
     block = next(block for block in _blocks(tree) if statement in block)
     statement = next(each for each in block if each.lineno == statement.lineno)
     text = source.splitlines()[statement.lineno - 1]

@@ -1,5 +1,5 @@
-"""Finds Python programs in a text whose code blocks are not marked: lines that parse, with lost indentation
-rebuilt.
+"""Finds Python programs in a document whose code blocks are not marked: lines that parse as code. Lost
+indentation is rebuilt.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-#: The beginning of a statement with a suite.
+#: The head of a statement with a suite.
 _HEAD = re.compile(r"(?:async +)?(?:for|while|with|if|elif|else|try|except|finally|def|class)\b")
 _DEFINES = re.compile(r"(?:async +)?def\b|class\b|@")
-#: Statements after which nothing follows in the same suite.
+#: Statements after which no other follows in the same suite.
 _ENDS = re.compile(r"(?:return|break|continue|raise)\b")
 #: Positions at which prose is glued to the end of a line of code.
 _GLUED = re.compile(r"(?<=[)\]\"'])(?=[A-Za-z(])|(?<=\bpass)(?=[A-Z])|(?<=\bbreak)(?=[A-Z])")
 #: A comment with a heading glued to its end.
 _GLUED_HEADING = re.compile(r"#.*[a-z][A-Z][a-z]+ \w+:$")
-#: Most lines of a statement.
+#: Maximum number of lines of a statement.
 _MOST_LINES = 60
 
 
@@ -40,8 +40,8 @@ def found(text: str) -> list[tuple[int, str]]:
 
 
 def _unmarked(lines: list[str]) -> Iterator[str]:
-    """Yield the lines, with those of blocks that are marked as another language replaced by a line that is
-    not code.
+    """Yield the lines. Lines of blocks that are marked as another language are replaced by a line that is not
+    code.
     """
     marked, inside = False, False
     for line in lines:
@@ -61,7 +61,7 @@ def _parses(source: str) -> ast.Module | None:
 
 
 def _is_code(source: str, inside: bool) -> bool:
-    """Return whether a statement does something. A word of prose parses, too."""
+    """Return whether a statement does something: a word of prose parses, too."""
     if re.search(r";\s*$", source):
         return False
     head = source.rstrip().endswith(":") and _HEAD.match(source)
@@ -72,7 +72,7 @@ def _is_code(source: str, inside: bool) -> bool:
     )
     tree = _parses(f"{start}{source}\n    pass" if head else source)
     if tree is None:
-        # Statements that are valid inside a function or loop only.
+        # These statements are valid only inside a function or a loop.
         return (
             inside
             and bool(_ENDS.match(source) or source.startswith(("@", "nonlocal ")))
@@ -96,7 +96,7 @@ class _Run:
         self._start = self.end = start
         #: For each statement its first line, one past its last, and its text.
         self.statements: list[tuple[int, int, str]] = []
-        #: The code of a line to which prose is glued.
+        #: For a line of code with prose glued to its end: the code alone.
         self._cut: dict[int, str] = {}
         at = start
         while at < len(lines):
@@ -143,7 +143,7 @@ class _Run:
             level = indents.level(number, gap)
             inner = 0
             for line in range(last, end):
-                # The further lines of a statement are indented by one level more.
+                # The further lines of a statement are indented one level deeper.
                 inner = int(line > at)
                 bare = lines[line - self._start].strip()
                 lines[line - self._start] = bare and "    " * (level + inner) + bare
@@ -164,7 +164,7 @@ class _Indents:
 
     def __init__(self, statements: list[str]) -> None:
         self._all = statements
-        #: The numbers of the statements whose suites are open.
+        #: The indices of the statements whose suites are open.
         self._open: list[int] = []
 
     def level(self, number: int, gap: int) -> int:
@@ -196,7 +196,7 @@ class _Indents:
         if text.startswith("return") and (
             number + 1 == len(self._all) or _DEFINES.match(self._all[number + 1])
         ):
-            # The last statement of a function.
+            # This is the last statement of a function.
             while self._open and not _DEFINES.match(self._all[self._open[-1]]):
                 self._pop()
             return
@@ -225,7 +225,7 @@ class _Indents:
         if re.match(r"(?:async +)?def\b", head):
             called = re.search(r"def (\w+)", head)
             later = "\n".join(self._all[number : number + 4])
-            # A call of the function in its own suite is unlikely, so the suite has ended before it.
+            # A function is unlikely to call itself, so its suite ended before this call.
             return bool(
                 outer and called and re.search(rf"(?<![\w.]){called[1]}\(", later)
             ) and not text.startswith("return")
@@ -239,14 +239,14 @@ class _Indents:
             return True
         guarded = re.match(r"if (\w+) is not None:", head)
         if guarded:
-            # The object that the condition tests is made outside of the suite.
+            # The object that the condition tests is created after the suite.
             return text.startswith("with torch.cuda.stream(") or bool(
                 re.match(rf"{guarded[1]}\b[^=]*=[^=]", text)
             )
         if head.startswith("if") and text.startswith("if "):
             return True
         if head.startswith("with torch.no_grad"):
-            # Training code is outside of the suite.
+            # Training code comes after the suite.
             return "record_stream" in text or any(
                 ".backward(" in line for line in self._all[number : number + 8]
             )
@@ -257,7 +257,7 @@ class _Indents:
             waits = text.startswith(f"{stream}.synchronize(") or re.search(
                 rf"\.wait_stream\({re.escape(stream)}\)", text
             )
-            # After uploads: statements that do not use what was uploaded.
+            # Uploads end at statements that do not use the uploaded tensors.
             uploads = (
                 all("non_blocking" in line for line in body)
                 and not text.startswith(f"{stream}.")
@@ -292,11 +292,11 @@ class _Indents:
         if gap == 0:
             return False
         made = targets | {each[1] for line in body if (each := re.match(r"(\w+)\b[^=(]*=[^=]", line))}
-        # For a head its suite counts too, and for a loop not the names that it binds.
+        # For a head its suite counts too; for a loop the names that it binds do not.
         read = text.partition(" in ")[2] if text.startswith("for ") else text
         if text.startswith("with "):
             read += "\n".join(self._all[number + 1 : number + 2])
-        # The step of an optimizer after the statements of a loop that trains is part of the loop.
+        # The optimizer's step after the statements of a training loop is part of the loop.
         return not made & _named(read) and not re.match(r"\w+\.(?:step|zero_grad)\(", text)
 
 

@@ -1,4 +1,4 @@
-"""How calls of PyTorch that are not operators are observed, and how PyTorch is restored afterwards."""
+"""Hooks that observe PyTorch calls other than operators, and that restore PyTorch afterwards."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _CALLBACKS = {
 
 @dataclass
 class Steps:
-    """The steps that are checked: from ``first`` on, and before ``last``. ``made`` counts the steps so far.
+    """The range of checked steps: ``first`` is included, ``last`` is not. ``made`` counts the steps so far.
 
-    A step ends when the optimizer that made the first one ends its ``step()``.
+    A step ends when the optimizer that made the first step returns from ``step()``.
     """
 
     first: int
@@ -52,8 +52,8 @@ class Steps:
 
 @contextlib.contextmanager
 def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
-    """While this is entered, the recorder observes streams, events, memory and threads, all the time or in
-    some steps.
+    """While this is entered, the recorder observes streams, events, memory and threads, either always or
+    during some steps.
     """
     with contextlib.ExitStack() as stack:
         _callbacks(recorder, stack)
@@ -103,13 +103,13 @@ def _callbacks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         registry = getattr(_gpu_trace, registry_name)
         heard = getattr(recorder, method)
         if registry.callback_list or "fire_callbacks" in vars(registry):
-            # Another listener is registered as well.
+            # Another listener is registered.
             registry.callback_list.append(heard)
             stack.callback(registry.callback_list.remove, heard)
             if "fire_callbacks" in vars(registry):
                 put(stack, registry, "fire_callbacks", _both(vars(registry)["fire_callbacks"], heard))
         else:
-            # PyTorch reads this attribute of the registry at each call, so it calls the recorder directly.
+            # PyTorch reads this attribute of the registry at each call, so the recorder is called directly.
             put(stack, registry, "fire_callbacks", heard)
     activate()
 
@@ -123,7 +123,7 @@ def _both(one: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., N
 
 
 def _existing(recorder: Recorder) -> None:
-    """Tell the recorder about memory that was allocated before."""
+    """Tell the recorder about memory that was allocated before the check."""
     import torch
 
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
@@ -146,7 +146,8 @@ def _in_steps(recorder: Recorder, steps: Steps, stack: contextlib.ExitStack) -> 
             return
         steps.made += 1
         if steps.made == steps.first:
-            # Work from before is not known and counts as complete; its memory is known.
+            # Work before the first checked step is not known and counts as complete; its memory is reported
+            # here.
             _existing(recorder)
             recorder.start()
         if steps.made == steps.last:
@@ -158,7 +159,7 @@ def _in_steps(recorder: Recorder, steps: Steps, stack: contextlib.ExitStack) -> 
 
 
 def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe ``query`` and the making of external streams, which PyTorch's callbacks do not report."""
+    """Observe ``query`` and the creation of external streams, which PyTorch's callbacks do not report."""
     import torch
 
     event_query = torch.cuda.Event.query
@@ -172,7 +173,7 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         return done
 
     def elapsed_time(self: Any, end_event: Any) -> float:
-        # Raises unless both are complete.
+        # This raises unless both events are complete.
         time: float = event_elapsed(self, end_event)
         recorder.event_complete(self.cuda_event)
         recorder.event_complete(end_event.cuda_event)
@@ -200,7 +201,7 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 class _Token:
-    """Calls a function when it dies, together with the object whose attribute it is."""
+    """Calls a function when the object that has this as an attribute dies."""
 
     __slots__ = ("_died",)
 
@@ -212,7 +213,8 @@ class _Token:
 
 
 def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe who makes a stream, and when its last reference is gone, which PyTorch does not report.
+    """Observe where streams are created, and when the last reference to each is gone, which PyTorch does not
+    report.
 
     A weak reference to a stream is of no use: PyTorch frees a `torch.cuda.Stream` without clearing its weak
     references, so the callback is never called, and the reference points to freed memory. An attribute of the
@@ -226,7 +228,7 @@ def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = new(cls, *args, **kwargs)
-        # With these arguments the stream exists already.
+        # With these arguments the stream already exists.
         if "stream_id" in kwargs or "stream_ptr" in kwargs:
             return made
         device, handle = made.device_index, made.cuda_stream
@@ -248,7 +250,7 @@ def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe errors of the device that a wait raises. PyTorch's callback comes before the wait."""
+    """Observe device errors that a wait raises. PyTorch's callback runs before the wait."""
     import torch
 
     def heard(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -273,7 +275,7 @@ def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 def _held_memory(recorder: Recorder) -> None:
     """Let the recorder ask PyTorch's allocator which freed memory waits for other streams. In the simulated
-    allocator such memory waits until the host has waited for them, since nothing has a time there.
+    allocator, work takes no time, so such memory waits until the host has waited for these streams.
     """
     import torch
 
@@ -297,7 +299,7 @@ def _own_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         except (TypeError, ValueError, ImportError):
             return None
 
-    # Events are identified by numbers that no handle has.
+    # Numbers that no handle has identify these events.
     def number(event: Any) -> int:
         return _OURS | id(event)
 
@@ -356,7 +358,7 @@ _OURS = 1 << 63
 
 def _is_blocking(handle: int) -> bool:
     """Return whether the default stream waits for a stream that PyTorch did not make. If that is not known,
-    return True: then less is reported, and nothing wrong.
+    return True: then fewer races are reported, and no false ones.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -371,7 +373,7 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     import torch
 
     graph = torch.cuda.CUDAGraph
-    # Since PyTorch 2.15 each capture ends with this call, even one that fails at its beginning.
+    # Since PyTorch 2.15 each capture ends with this call, even one that fails when it begins.
     ends = "capture_end_pre" if hasattr(graph, "capture_end_pre") else "capture_end"
     begin, end, replay = graph.capture_begin, getattr(graph, ends), graph.replay
 
@@ -396,9 +398,9 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 def _checkpoints(stack: contextlib.ExitStack) -> None:
     """Let checkpoints compute their whole forward pass again.
 
-    They would end it early with an exception. While that passes through C++, memory is freed, which PyTorch
-    reports by a call of Python that loses the exception; `backward` then fails with a `SystemError` (PyTorch
-    2.11).
+    By default, checkpoints end that pass early with an exception. While the exception passes through C++,
+    memory is freed. PyTorch reports this by calling Python, which loses the exception, and `backward` fails
+    with a `SystemError` (PyTorch 2.11).
     """
     import torch.utils.checkpoint as checkpoint
 
@@ -407,8 +409,8 @@ def _checkpoints(stack: contextlib.ExitStack) -> None:
 
 
 def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe ``tolist``, which reads memory without an operator, and ``print``, whose operators modes do not
-    see.
+    """Observe ``tolist``, which reads memory without an operator, and ``print``, whose operators are hidden
+    from modes.
     """
     import torch
 
@@ -434,8 +436,8 @@ def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe backward. The engine's threads run no Python, so their operators belong to the call of
-    backward.
+    """Observe backward passes. The engine's threads run no Python, so their operators are attributed to the
+    call of `backward`.
     """
     import torch.autograd
 
@@ -444,8 +446,8 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
     def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_first
-        # With one stream no gradient passes to another. The first pass may show a stream from before the
-        # check.
+        # With a single stream, gradients do not pass between streams. The first pass may show a stream from
+        # before the check.
         passes = is_first or recorder.has_streams()
         is_first = False
         inputs = args[3] if len(args) > 3 else None
@@ -471,8 +473,8 @@ def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: 
 
     Args:
         heard: Called with the gradients.
-        roots: Where backward starts: tensors, or edges of the graph.
-        inputs: The tensors for which gradients are asked, if any: their nodes need not run.
+        roots: The tensors or edges of the graph where backward starts.
+        inputs: The tensors for which gradients are requested, if any: their nodes need not run.
         hooks: Receives the handles of the hooks.
     """
     import torch
@@ -496,7 +498,9 @@ def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: 
 
 
 def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe readings of the host's clocks, which do not include work that was not waited for."""
+    """Observe readings of the host's clocks: the time between them does not include work that was not waited
+    for.
+    """
     own = os.path.dirname(__file__) + os.sep
     if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         return
@@ -505,7 +509,7 @@ def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         read = getattr(time, name)
 
         def clock() -> Any:
-            # Only readings by the program itself are observed.
+            # Only readings by the program's own code are observed.
             caller = sys._getframe(1).f_code.co_filename
             if not caller.startswith(own) and not is_library(caller):
                 recorder.clock_read(f"time.{name}")
@@ -518,7 +522,7 @@ def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe operators in threads that start meanwhile: each thread has its own modes."""
+    """Observe operators in threads that start during the check: each thread has its own modes."""
     import torch
 
     threads_heard(recorder, stack, put)
@@ -541,14 +545,14 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def operators_heard(recorder: Any) -> Iterator[None]:
-    """While this is entered, the recorder observes the operators of the calling thread, which also has to
+    """While this is entered, the recorder observes the operators of the calling thread. The same thread must
     leave it.
 
     PyTorch has a stack of modes for each thread, which other threads cannot change. If this is left on
     another thread, the recorder stays in the stack, inactive, until the next check is entered on that thread.
 
     Raises:
-        RuntimeError: It is left on another thread, or PyTorch calls no modes on this one.
+        RuntimeError: This is left on another thread, or PyTorch calls no modes on this one.
     """
     import torch
 
@@ -568,7 +572,7 @@ def operators_heard(recorder: Any) -> Iterator[None]:
         if is_here:
             del _here.recorder
         else:
-            # Leaving pops the uppermost mode of this thread, which has to be the recorder.
+            # Leaving pops the uppermost mode of this thread, which must be the recorder.
             torch._C._push_on_torch_dispatch_stack(recorder)
         recorder.__exit__(None, None, None)
         if not is_here:
@@ -595,7 +599,7 @@ def _take_out(is_out: Callable[[Any], bool]) -> None:
 
 
 def _in_child() -> None:
-    """Stop the check in forked processes, such as workers of a loader, which are not checked."""
+    """Stop the check in forked processes, such as the workers of a DataLoader, which are not checked."""
     for recorder in _listening:
         recorder.stop()
 

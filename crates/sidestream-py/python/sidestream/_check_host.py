@@ -1,5 +1,5 @@
-"""Whether the host's own loads and stores of pinned memory can be observed, and when storages of that memory
-die.
+"""Determines whether the host's own loads and stores of pinned memory can be observed, and reports when
+storages of that memory die.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _USES_HOST_PAGE_TABLES = 100
 
 @contextlib.contextmanager
 def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str]]:
-    """While this is entered, accesses of the host to pinned memory are observed. The list that this gives
-    says why they are not, if so.
+    """While this is entered, the host's accesses to pinned memory are observed. If they are not, the list
+    that this yields has the reason.
     """
     if not asked:
         yield ["the check was asked not to"]
@@ -31,7 +31,7 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
     known: list[str | None] = []
 
     def keep(storage: Any, start: int, end: int, who: int) -> None:
-        # Not before the first copy: asking the driver earlier would open devices that the program may not
+        # The driver is asked at the first copy: asking earlier would open devices that the program may not
         # open in this process.
         if not known:
             known.append(None if pretend else _refused())
@@ -40,7 +40,7 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
             else:
                 recorder.leave_host(known[0])
 
-        # Memory of another owner, such as a numpy array, outlives its storage.
+        # Memory of another owner, such as a NumPy array, outlives its storage.
         frees: bool = storage.resizable()
 
         def gone(reference: weakref.ref[Any]) -> None:
@@ -73,12 +73,12 @@ def _lead_ctypes(recorder: Recorder) -> None:
             address = ctypes.c_void_p.from_address(ctypes.addressof(thing))
             to = recorder.stand_in(address.value or 0)
             if to is not None:
-                # It stays redirected after the check, and then does what the real function does.
+                # The pointer stays redirected after the check; the stand-in then calls the real function.
                 address.value = to
 
 
 def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe storages that are resized, whose bytes move."""
+    """Observe resized storages, whose bytes move."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -126,7 +126,7 @@ def _registrations(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 def _refused() -> str | None:
     """Return why pages cannot be protected here, or None."""
-    unknown = "the driver does not say how its devices read the host's memory"
+    unknown = "the driver does not report how its devices read host memory"
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         answer, count = ctypes.c_int(0), ctypes.c_int(0)

@@ -1,4 +1,4 @@
-"""How much of the host's memory a program has pinned at once."""
+"""Measures how much of the host's memory a program has pinned at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sidestream import _prefetch
 from sidestream._check_hooks import put
 from sidestream._system import memory_bytes
 
-#: The share of the host's memory above which a remark is made. NVIDIA's CUDA C++ Best Practices Guide,
-#: "Pinned Memory", calls pinned memory scarce, and says that it should not be overused and that how much is
-#: too much is hard to know in advance.
+#: The pinned share of the host's memory above which the check makes a remark. NVIDIA's CUDA C++ Best
+#: Practices Guide, "Pinned Memory", calls pinned memory scarce, and says that it should not be overused and
+#: that how much is too much is hard to know in advance.
 MOST_PINNED = 0.25
 
 
@@ -31,7 +31,8 @@ class Pinned:
         self._bytes, self._most = 0, int(MOST_PINNED * memory_bytes())
 
     def heard(self, func: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what to call for an operator. If it can pin memory, its result is counted."""
+        """Return the function to call for an operator. If the operator can pin memory, its result is counted.
+        """
         schema = getattr(func, "_schema", None)
         always = schema is not None and schema.name == "aten::_pin_memory"
         if not always and (schema is None or all(one.name != "pin_memory" for one in schema.arguments)):
@@ -47,7 +48,7 @@ class Pinned:
         return pins
 
     def owns(self, owner: Any, size: int) -> None:
-        """Count ``size`` pinned bytes for an owner until it dies or gives another size."""
+        """Count ``size`` pinned bytes for an owner until it dies or reports another size."""
 
         def gone(reference: Any) -> None:
             with self._lock:
@@ -65,8 +66,8 @@ class Pinned:
 
     @contextlib.contextmanager
     def prefetchers_heard(self) -> Iterator[None]:
-        """While this is entered, the memory that prefetchers pack into is counted at each batch that is
-        taken.
+        """While this is entered, the memory into which prefetchers pack batches is counted at each batch that
+        is taken.
         """
         with contextlib.ExitStack() as stack:
             following = _prefetch._Batches._next

@@ -1,11 +1,11 @@
-"""What PyTorch's operators read and write, from their schemas."""
+"""Finds the arguments that PyTorch operators read and write, from their schemas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-#: Operators that do not access the contents of their arguments, though their schemas do not say so.
+#: Operators that do not access the contents of their arguments, although their schemas do not show it.
 _SILENT = frozenset(
     {
         "aten::_unsafe_view",
@@ -33,7 +33,7 @@ _EMPTY = frozenset(
         "aten::_efficientzerotensor",
     }
 )
-#: Operators for which the host waits: it reads a value, or has to know the size of the result.
+#: Operators for which the host waits: they read a value, or the host must know the size of the result.
 WAITS = frozenset(
     {
         "aten::_linalg_check_errors",
@@ -51,7 +51,7 @@ WAITS = frozenset(
         "aten::unique_dim",
     }
 )
-#: Operators that take elements by an index. The host waits if the index is a mask or a tensor of the host.
+#: Operators that take elements by an index. The host waits if the index is a mask or a CPU tensor.
 _INDEXED = frozenset(
     {
         "aten::index",
@@ -62,7 +62,7 @@ _INDEXED = frozenset(
         "aten::_unsafe_index_put",
     }
 )
-#: Products of matrices, for which cuBLAS has a workspace for each stream.
+#: Matrix products, for which cuBLAS has one workspace per stream.
 _PRODUCTS = frozenset(
     {
         "aten::mm",
@@ -74,14 +74,14 @@ _PRODUCTS = frozenset(
         "aten::_scaled_mm",
     }
 )
-#: Copies, and `record_stream`, which have rules of their own.
+#: Copies and `record_stream`, which have separate rules.
 _COPIES = {
     "aten::copy_": "copy",
     "aten::_to_copy": "to_copy",
     "aten::_foreach_copy_": "copies",
     "aten::record_stream": "record_stream",
 }
-#: Operators that write arguments while training, though their schemas do not say so.
+#: Operators that write arguments during training, although their schemas do not show it.
 _RUNNING = frozenset(
     {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::batch_norm"}
 )
@@ -90,15 +90,15 @@ _RUNNING = frozenset(
 #: result is new memory.
 Plan = tuple[Any, str, str, list[tuple[int, str, bool, bool]], list[bool]]
 
-#: Operators that have a plan. They are kept, since the recorder identifies them by their addresses.
+#: Operators that have a plan. They are kept alive, since the recorder identifies them by their addresses.
 _kept: list[Any] = []
 
 
 def is_composite(func: Any) -> bool:
     """Return whether an operator only calls other operators.
 
-    Autograd decomposes such operators before a mode sees them. In inference mode it does not, and the mode
-    gets `aten::to` where there would be a copy.
+    Autograd decomposes such operators before a mode sees them. In inference mode it does not: then a mode
+    sees `aten::to` instead of the copy.
     """
     import torch
 
@@ -109,7 +109,7 @@ def is_composite(func: Any) -> bool:
 
 
 def decomposed(func: Any, mode: Any, args: Any, kwargs: Any) -> Any:
-    """Call a composite operator in a mode that sees the operators that it calls."""
+    """Call a composite operator in a mode that observes the operators that it calls."""
     from torch.utils._python_dispatch import _pop_mode, _push_mode
 
     _push_mode(mode)
@@ -120,8 +120,8 @@ def decomposed(func: Any, mode: Any, args: Any, kwargs: Any) -> Any:
 
 
 def planner(plan: Callable[[Any], Plan], mode: list[Any]) -> Callable[[Any], Plan]:
-    """Return the function that plans operators for a recorder. The recorder is put into ``mode``, as a weak
-    reference, once it exists.
+    """Return the function that plans operators for a recorder. ``mode`` receives a weak reference to the
+    recorder once the recorder exists.
     """
 
     def planned(func: Any) -> Plan:
@@ -132,7 +132,7 @@ def planner(plan: Callable[[Any], Plan], mode: list[Any]) -> Callable[[Any], Pla
         def call(*args: Any, **kwargs: Any) -> Any:
             return decomposed(func, mode[0](), args, kwargs)
 
-        # The operators that it calls are recorded instead.
+        # The operators that the composite operator calls are recorded instead.
         return call, func._schema.name.removeprefix("aten::"), "silent", [], []
 
     return planned
@@ -141,7 +141,7 @@ def planner(plan: Callable[[Any], Plan], mode: list[Any]) -> Callable[[Any], Pla
 def plan(func: Any) -> Plan:
     """Return the plan of an operator, for the recorder.
 
-    An operator of higher order has no schema: it is called, and its accesses are not known.
+    A higher-order operator has no schema: it is only called, since its accesses are not known.
     """
     _kept.append(func)
     schema = getattr(func, "_schema", None)
@@ -162,7 +162,7 @@ def plan(func: Any) -> Plan:
         alias = argument.alias_info
         write = alias is not None and alias.is_write
         write = write or (name in _RUNNING and argument.name.startswith("running_"))
-        # An alias that is not written is a view: only the shape is used.
+        # An alias that is not written is a view: the operator uses only its shape.
         if write or (alias is None and not reads_nothing):
             arguments.append((index, argument.name, write, tensors))
     results = [_tensors(result.type) is not None and result.alias_info is None for result in schema.returns]
@@ -188,7 +188,7 @@ def _kind(func: Any, name: str, schema: Any) -> str:
 
 
 def _is_like(name: str) -> bool:
-    """Return whether the operator uses the shape of its argument and not its contents."""
+    """Return whether the operator uses only the shape of its argument, not the contents."""
     short = name.removeprefix("aten::")
     return short.endswith("_like") or short.startswith("new_")
 

@@ -1,4 +1,4 @@
-"""The shortest stream program that still has a race of a checked program."""
+"""Reduces a checked program to the shortest stream program that still has one of its races."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sidestream._checked import CheckedRace, race_of
 
 
 def chosen(found: CheckedRun) -> CheckedRace | None:
-    """Return the race to keep: the first of the report, and a certain one if there is any."""
+    """Return the race to keep: the first certain race of the report, or the first race if none is certain."""
     races = [found.races[at] for mend in found.mends for at in mend.races] + list(found.races)
     return next((race for race in races if race.severity == "error"), races[0] if races else None)
 
 
 def write(found: CheckedRun, file: Path, name: str) -> str:
-    """Write the reduced program to a file, and return a sentence on it.
+    """Write the reduced program to a file, and return a sentence that describes it.
 
     Raises:
         OSError: The file cannot be written.
-        RuntimeError: There is no such program; the text says why.
+        RuntimeError: There is no such program; the message says why.
     """
     race = chosen(found)
     if race is None:

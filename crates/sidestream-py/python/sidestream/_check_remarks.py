@@ -1,4 +1,4 @@
-"""The remarks of a check beside races: in words, with the line and what to do instead."""
+"""The remarks of a check on things other than races: each with its text, its line and advice."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from sidestream._checked import Place
 
 Stack = tuple["Place", ...]
-#: The code of a remark, its text, and where it was called.
+#: The code of a remark, its text, and the stack of the call.
 Said = tuple[str, str, Stack]
 #: Connections that CUDA makes to a device unless CUDA_DEVICE_MAX_CONNECTIONS sets their number.
 CONNECTIONS = 8
-#: Most streams that are made at one place, used and dropped without a remark.
+#: Maximum number of streams that are created at one place, used and dropped without a remark.
 LET_GO = 8
 
 
@@ -35,7 +35,7 @@ def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated:
     yield from _waits(noticed["waits"], places)
 
 
-#: Operators for which the host has to know the size of the result.
+#: Operators for which the host must know the size of the result.
 _SIZED = frozenset(
     {
         "_unique2",
@@ -47,7 +47,7 @@ _SIZED = frozenset(
         "unique_dim",
     }
 )
-#: The text of a remark, by how the host waits.
+#: The text of a remark, for each way in which the host waits.
 _IDLE = {
     "value": (
         "the host reads a value here each time, and enqueues nothing until it is complete: read it a step "
@@ -60,24 +60,23 @@ _IDLE = {
         "(`sidestream.fetch` does both), or copy once after the loop"
     ),
     "sized": (
-        "how large the result is depends on values, so the host blocks here each time until they are "
+        "the size of the result depends on values, so the host blocks here each time until they are "
         "complete, and enqueues nothing meanwhile: `torch.where`, or a product with the mask, keeps the size"
     ),
     "checked": (
-        "`torch.linalg` looks for an error here each time, so the host blocks until the result is complete, "
-        "and enqueues nothing meanwhile: the function of the same name with `_ex` looks for none unless "
-        "asked to"
+        "`torch.linalg` checks for an error here each time, so the host blocks until the result is complete, "
+        "and enqueues nothing meanwhile: the function of the same name with `_ex` checks only on request"
     ),
     "landed": (
-        "the host blocks here each time for what was copied to it, and the device has no kernels left to run "
+        "the host blocks here each time for data that was copied to it, and the device has no kernels to run "
         "meanwhile: read it a step later, after an event that is recorded after the copy "
         "(`sidestream.fetch` does that)"
     ),
     "explicit": (
         "the host blocks here each time until the device has no kernels left to run, and nothing was "
-        "observed that needs it: no time is taken after it, no value is read, and no memory of the host's "
-        "that a copy used is used again; leave the wait out, or, if it orders streams, let one wait for the "
-        "other (`wait_stream`), which does not block the host"
+        "observed that needs it: no time is taken after it, no value is read, and no host memory of a copy "
+        "is reused; leave the wait out, or, if it orders streams, let one wait for the other "
+        "(`wait_stream`), which does not block the host"
     ),
 }
 
@@ -100,7 +99,7 @@ def _idle(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 
 def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield readings of a clock with work between them that was not waited for, each line once."""
+    """Yield readings of a clock between which work was submitted but not waited for, each line once."""
     found: dict[Any, Said] = {}
     for first, second in values:
         since, stack = _check_fix.own(places(first["stack"])), places(second["stack"])
@@ -126,8 +125,8 @@ def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]
             text = (
                 f"{first['operator']} is read while work that was launched before ({before['operator']} at "
                 f"{_check_fix.line(launched)}) is not waited for, and before {_check_fix.line(ends)} reads "
-                "the clock again the host waits for that, too: what was left of it is in the time between "
-                "the two; wait before the first reading as well (`torch.cuda.synchronize()`), or measure "
+                "the clock again the host waits for that work, too: the rest of it is in the measured "
+                "time; wait before the first reading as well (`torch.cuda.synchronize()`), or measure "
                 "with events"
             )
             found.setdefault((at.file, at.line), ("HOST_CLOCK", text, stack))
@@ -135,8 +134,8 @@ def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]
 
 
 def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield an error of the device, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it
-    belongs to the call that raises it.
+    """Yield a device error, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it belongs to
+    the call that raises it.
     """
     if late is None or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         return
@@ -148,13 +147,13 @@ def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Ite
     if not late["count"]:
         text = (
             f"{head}; the host knew all operators on cuda:{late['device']} to be complete, so a kernel that "
-            f"is no operator may be at fault: {names}"
+            f"is not an operator may be at fault: {names}"
         )
     else:
         calls = "1 call" if late["count"] == 1 else f"one of {late['count']:,} calls"
         last = "; ".join(_call(side, stream, count, places) for side, stream, count in late["last"])
         text = (
-            f"{head}. Unless a kernel that is no operator is at fault, it belongs to {calls} on "
+            f"{head}. Unless a kernel that is not an operator is at fault, it belongs to {calls} on "
             f"cuda:{late['device']} that the host did not know to be complete, the last first: "
             f"{last}. {names}"
         )
@@ -171,8 +170,8 @@ def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[in
 
 
 def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield devices with more streams than connections, with the line that made most of them. If the variable
-    is set, the user knows about connections.
+    """Yield devices with more streams than connections, with the line that created most of the streams. If
+    the variable is set, the user already knows about connections.
     """
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
         return
@@ -189,7 +188,7 @@ def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 
 def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield lines at which streams are made again and again."""
+    """Yield lines at which streams are created again and again."""
     lines: dict[Any, tuple[int, int, Stack]] = {}
     for side, count, let_go in values:
         stack = places(side["stack"])
@@ -199,9 +198,9 @@ def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
     for count, let_go, stack in lines.values():
         if let_go > LET_GO:
             text = (
-                f"{count:,} streams were made here, and {let_go:,} of them were used and let go: PyTorch has "
-                "32 of each priority and hands them out in turn, so one that seems new may have the work of "
-                "others in front of it, and memory that was freed on one is used again by that one alone; "
+                f"{count:,} streams were made here, and {let_go:,} of them were used and dropped: PyTorch "
+                "has 32 of each priority and hands them out in turn, so a stream that seems new may have "
+                "pending work of other code, and memory that was freed on a stream is reused only there; "
                 "make the stream once, before the loop"
             )
             yield "STREAMS_MADE", text, stack
@@ -209,15 +208,15 @@ def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 def _held(values: list[Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
     """Yield memory that was freed and cannot be reused yet."""
-    # On a simulated GPU nothing takes time, so only a wait of the host shows what is complete.
+    # On a simulated GPU, work takes no time, so only a wait of the host shows that work is complete.
     since = ", and the host has not waited for {} since" if simulated else ""
     for side, stream, size in sorted(values, key=lambda held: -held[2]):
         text = (
             f"{size:,} bytes that were freed could not be used again when the check looked, because this line"
-            f" notes {stream} for them{since.format(stream)}: PyTorch keeps such memory until all is "
-            f"complete that {stream} was given before it was freed; let the stream that the memory was "
-            f"allocated on wait for {stream} before the last reference dies (`home.wait_stream({stream})`) "
-            "instead, and that stream can use it again at once"
+            f" records {stream} for them{since.format(stream)}: PyTorch keeps such memory until all work is "
+            f"complete that {stream} had when it was freed; instead, let the stream on which it was "
+            f"allocated wait for {stream} before the last reference dies (`home.wait_stream({stream})`): "
+            "then that stream can reuse it at once"
         )
         yield "MEMORY_HELD", text, places(side["stack"])
 
@@ -230,8 +229,8 @@ def _pinned(value: Any, places: Callable[[int], Stack]) -> Iterator[Said]:
         text = (
             f"with this allocation{by} {pinned:,} bytes are pinned at once, {100 * pinned // memory} % of "
             f"the host's {memory:,}: the system can neither move pinned memory nor write it to disk, and has "
-            "that much less for all else, its file cache among it; pin what is under way only, and use it "
-            "again"
+            "less left for everything else, such as its file cache; pin memory only for copies in flight, "
+            "and reuse it"
         )
         yield "MUCH_PINNED", text, stack
 
@@ -244,8 +243,8 @@ def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
         text = (
             f"no access that was observed in this run needs this wait of {wait['stream']} for "
             f"{wait['source']}: {all_of} followed until the host had waited for {wait['source']} or the "
-            "program had ended, and every two accesses to the same bytes are ordered without, too. Kernels "
-            "that are no operators may need it; `drop-wait` of `sidestream diagnose` on a trace shows what "
-            "it costs"
+            "program had ended, and all accesses to the same bytes are ordered without it, too. Kernels "
+            "that are not operators may need it; `drop-wait` of `sidestream diagnose` on a trace shows its "
+            "cost"
         )
         yield "WAIT_NOT_NEEDED", text, places(wait["at"]["stack"])

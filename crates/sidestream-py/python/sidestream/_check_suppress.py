@@ -20,8 +20,8 @@ class Suppression:
     """A finding that is not reported.
 
     Attributes:
-        file: The end of the path of the source file, in whole names.
-        line: The number of the line, from 1.
+        file: The last components of the source file's path.
+        line: The line number, starting at 1.
         reason: Why the finding is harmless.
     """
 
@@ -33,7 +33,7 @@ class Suppression:
         return printable(f"{self.file}:{self.line} ({self.reason})")
 
     def is_of(self, stack: Iterable[Place]) -> bool:
-        """Return whether the line is one of these."""
+        """Return whether one of these lines is the suppressed one."""
         return any(place.line == self.line and self._is_file(place.file) for place in stack)
 
     def _is_file(self, file: str) -> bool:
@@ -42,11 +42,11 @@ class Suppression:
 
 
 def suppressions(path: str | os.PathLike[str]) -> tuple[Suppression, ...]:
-    """Read a file of suppressions: a line ``FILE:LINE REASON`` for each. Empty lines and lines that start
+    """Read a file of suppressions, each on a line ``FILE:LINE REASON``. Empty lines and lines that start
     with ``#`` are ignored.
 
     Raises:
-        ValueError: A line is not a suppression; the text has its number.
+        ValueError: A line is not a suppression; the message has its number.
         OSError: The file cannot be read.
     """
     found = []
@@ -56,10 +56,10 @@ def suppressions(path: str | os.PathLike[str]) -> tuple[Suppression, ...]:
         parts = re.fullmatch(r"\s*(?:\./)?(.+?):(\d+)(?:\s+(.*\S))?\s*", text)
         if parts is None:
             raise ValueError(
-                f"{os.fspath(path)}:{number}: {text.strip()!r} is no suppression; write FILE:LINE REASON"
+                f"{os.fspath(path)}:{number}: {text.strip()!r} is not a suppression; write FILE:LINE REASON"
             )
         file, line, reason = parts.groups()
         if reason is None:
-            raise ValueError(f"{os.fspath(path)}:{number}: say after {file}:{line} why it is no race")
+            raise ValueError(f"{os.fspath(path)}:{number}: say after {file}:{line} why it is not a race")
         found.append(Suppression(file, int(line), reason))
     return tuple(found)

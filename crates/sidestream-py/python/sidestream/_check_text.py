@@ -1,4 +1,4 @@
-"""PyTorch programs in the code blocks of a text, each checked on simulated GPUs."""
+"""Checks the PyTorch programs in the code blocks of a Markdown file, each on simulated GPUs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _BLOCK = re.compile(
 
 
 def blocks(text: str) -> list[tuple[int, str]]:
-    """Return the blocks of Python, each with the number of lines before it: the marked ones, or if none is
-    marked, what parses as a PyTorch program.
+    """Return the Python blocks, each with the number of lines before it: the marked blocks, or if none is
+    marked, the lines that parse as a PyTorch program.
     """
     marked = [
         (text.count("\n", 0, block.start(1)), textwrap.dedent(block.group(1)))
@@ -32,7 +32,7 @@ def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path |
     """Run each block as a separate program, and print the report of each to standard error.
 
     ``file`` gets the reports as JSON. Return 1 if a block races, otherwise 3 if one does not run to its end
-    or something was not simulated, otherwise 0; 2 if the text cannot be read.
+    or something was not simulated, otherwise 0; 2 if the document cannot be read.
     """
     judged: list[dict[str, Any]] = []
     try:
@@ -44,7 +44,7 @@ def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path |
         failure = ""
         with check(stacks=stacks, memory=memory, simulate=devices) as found:
             try:
-                # The lines are those of the text, so that the report names them.
+                # Lines are numbered as in the document, so that the report names its lines.
                 exec(
                     compile("\n" * before + source, str(path), "exec"),
                     {"__name__": "__main__", "__file__": str(path)},
@@ -66,7 +66,7 @@ def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path |
         )
     if not every:
         print(
-            f"{path}: no code block is marked as python, and nothing in it parses as a program of PyTorch",
+            f"{path}: no code block is marked as python, and nothing in it parses as a PyTorch program",
             file=sys.stderr,
         )
     if file is not None:
@@ -78,7 +78,7 @@ def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path |
 
 
 def _verdict(found: CheckedRun, failure: str) -> str:
-    """Return the verdict of a block in one word, the worst that applies."""
+    """Return the verdict of a block in one word: the worst one that applies."""
     if not found.is_clean:
         return "race"
     if failure or found.skipped:

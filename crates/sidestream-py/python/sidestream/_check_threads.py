@@ -1,7 +1,8 @@
-"""What host threads hand over to each other, observed while a check runs.
+"""Observes what host threads hand over to each other while a check runs.
 
-Each such call orders two threads: what the first did before it handed over comes before what the second does
-after it has taken over. Nothing else is recorded; the checker decides which two calls race.
+Each handover orders two threads: everything that the first did before it handed over comes before everything
+that the second does after it has taken over. Nothing else is recorded; the checker decides which two calls
+race.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ HEARD = (
     "Condition, Event, Semaphore and Barrier; the futures of concurrent.futures; asyncio's "
     "call_soon_threadsafe"
 )
-#: The name of the thread that keeps the command's report file up to date, which is not the program's.
+#: Name of the check's own thread, which keeps the command's report file up to date.
 OWN_THREAD = "sidestream-check"
 
 Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
 
 
 def threads_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
-    """While the stack is open, the recorder observes threads that start, and what threads hand over."""
+    """While the stack is open, the recorder observes threads that start, and what threads hand over to each
+    other.
+    """
     heard = _Heard(recorder)
     changes: list[tuple[Any, str, Any]] = []
     for part in (_threads, _queues, _events, _semaphores, _conditions, _barriers, _futures, _loops, _locks):
@@ -47,7 +50,7 @@ _numbers = itertools.count(1)
 
 
 class _Key:
-    """The number by which the recorder identifies one thing that is handed over, while that lives."""
+    """The number that identifies one object that is handed over, as long as that object lives."""
 
     def __init__(self, heard: _Heard) -> None:
         self.number = next(_numbers)
@@ -59,12 +62,12 @@ class _Key:
 
 
 class _Local(threading.local):
-    #: Whether the thread is in an observed call, whose own locks and conditions are not observed.
+    #: Whether the thread is in an observed call. Locks and conditions inside that call are not observed.
     inside = False
 
 
 class _Heard:
-    """Passes what is observed to the recorder."""
+    """Passes observed calls to the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder: Recorder | None = recorder
@@ -105,7 +108,7 @@ class _Heard:
             self._recorder.take_over(key.number)
 
     def key(self, thing: Any, what: str = "") -> _Key:
-        """Return the key of a Python object, which is stored in it."""
+        """Return the key of a Python object, which is stored in the object."""
         name = f"_sidestream_{what}"
         known = getattr(thing, name, None)
         if isinstance(known, _Key) and known._heard is self:
@@ -162,7 +165,7 @@ def _threads(heard: _Heard) -> Changes:
 
 
 class _Items:
-    """The items in a queue, and the places that were freed in it."""
+    """The keys of the items in a queue, and of the places that were freed in it."""
 
     def __init__(self, most: int) -> None:
         self.keys: dict[int, collections.deque[_Key]] = {}
@@ -336,8 +339,8 @@ def _semaphores(heard: _Heard) -> Changes:
 
 
 def _conditions(heard: _Heard) -> Changes:
-    """A condition is a lock that is released while it waits. A condition that shares a lock with another is
-    that lock.
+    """Observe conditions. A condition counts as a lock that is released during a wait. Conditions that share
+    a lock count as that lock.
     """
     condition = threading.Condition
     plain_enter, plain_exit, plain_wait = condition.__enter__, condition.__exit__, condition.wait
@@ -422,7 +425,7 @@ def _futures(heard: _Heard) -> Changes:
 
         def made(self: Any, *args: Any, **kwargs: Any) -> None:
             make(self, *args, **kwargs)
-            # Work items have slots in some versions, so the future holds the key.
+            # Work items have `__slots__` in some versions of Python, so the future has the key.
             heard.hand_over(heard.key(self.future, "start"))
 
         def runs(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -452,8 +455,8 @@ def _loops(heard: _Heard) -> Changes:
 
 
 class _Lock:
-    """A lock of the interpreter whose acquisitions are observed. It cannot be a subclass, which the
-    interpreter does not allow.
+    """A lock of the interpreter whose acquisitions are observed. This wraps the lock, since the interpreter
+    does not allow subclasses of its lock types.
     """
 
     def __init__(self, plain: Any, heard: _Heard) -> None:
@@ -485,20 +488,20 @@ class _Lock:
 
 
 def _locks(heard: _Heard) -> Changes:
-    """Observe locks that are made while the check runs. Earlier locks are the interpreter's own, which cannot
-    be observed.
+    """Observe locks that are created while the check runs. Earlier locks are the interpreter's own, and
+    cannot be observed.
     """
 
     def making(name: str) -> Any:
         plain = getattr(threading, name)
-        # A class, as in newer versions of Python.
+        # The replacement is a class, as these are in newer versions of Python.
         return in_place_of(name, type(plain()), _Lock, lambda self: _Lock.__init__(self, plain(), heard))
 
     return [(threading, name, making(name)) for name in ("Lock", "RLock")]
 
 
 def in_place_of(name: str, kind: type, base: type, make: Callable[..., None]) -> type:
-    """Return a class that replaces one that cannot be changed. Instances of either are instances of both,
+    """Return a class that replaces one that cannot be changed. Instances of either pass as instances of both,
     since programs test that.
     """
 

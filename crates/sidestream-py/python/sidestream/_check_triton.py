@@ -1,8 +1,8 @@
-"""Kernels that are not operators: launches of Triton and CuPy, with their tensors.
+"""Kernels that are not operators: Triton and CuPy kernel launches, with their tensors.
 
-The intermediate representation of a Triton kernel shows which of its pointers it loads from and stores to,
-but not how far. So a tensor counts as touched over its whole length, and a race on it is a warning. A kernel
-that Inductor generated stores all of its own results.
+The intermediate representation of a Triton kernel shows the pointers that it loads from and stores to, but
+not how far. So the whole tensor counts as touched, and a race on it is a warning. A kernel that Inductor
+generated stores its results in full.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from sidestream._check_threads import in_place_of
 from sidestream._sidestream import Recorder
 
 Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
-#: A tensor, whether it is read and written, and the name of the argument if only a part of it may be touched.
+#: A tensor, whether it is read and written, and the name of the argument if possibly only a part of it is
+#: touched.
 Given = list[tuple[Any, bool, bool, str | None]]
 
 
 def kernels_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
-    """While the stack is open, the recorder observes launches of Triton and CuPy, also if these are imported
-    meanwhile.
+    """While the stack is open, the recorder observes Triton and CuPy launches, even if these libraries are
+    imported later.
     """
     import torch
 
     if torch.cuda.Stream.__module__.startswith("sidestream."):
-        # A simulated GPU refuses kernels by name.
+        # On a simulated GPU, launches are refused with the kernel's name.
         return
     heard = _Kernels(recorder)
     stack.callback(heard.end)
@@ -62,7 +63,7 @@ def when_imported(wanted: Mapping[str, Changes], stack: contextlib.ExitStack, pu
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Calls a function when one of the modules has been imported."""
+    """Calls a function after one of the modules has been imported."""
 
     def __init__(self, names: Mapping[str, Any], imported: Callable[[str, ModuleType], None]) -> None:
         self.names = names
@@ -102,7 +103,7 @@ class _Kernels:
         def run(function: Any, *args: Any, **kwargs: Any) -> Any:
             grid = kwargs.get("grid")
             if callable(grid):
-                # Called once, and its answer kept: it may return another one the next time.
+                # Call the grid function once and keep its result: another call might return another grid.
                 asked, answers = grid, []
 
                 def asks(*asking: Any) -> Any:
@@ -140,8 +141,8 @@ class _Kernels:
         yield module.__dict__["CachingAutotuner"], "run", run
 
     def of_cupy(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
-        """Observe CuPy's kernels in CUDA C++. Its classes cannot be changed, so others replace them under
-        their names.
+        """Observe CuPy's kernels in CUDA C++. CuPy's classes cannot be changed, so other classes replace them
+        under their names.
         """
         heard = self
         for name, base in (("RawKernel", _CupyKernel), ("RawModule", _CupyModule)):
@@ -163,7 +164,7 @@ class _Kernels:
         for at, value in enumerate(args):
             pointer = getattr(getattr(value, "data", None), "ptr", None)
             if pointer is not None:
-                # The array may have gaps, and be a view of a larger one.
+                # The array may have gaps, and may be a view of a larger one.
                 bytes_ = (
                     sum((n - 1) * abs(s) for n, s in zip(value.shape, value.strides, strict=True))
                     + value.itemsize
@@ -215,12 +216,12 @@ def _bound(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
     return values
 
 
-#: Whether each parameter is loaded from and stored to, by name.
+#: For each parameter by name: whether the kernel loads from it, and stores to it.
 Pointers = dict[str, tuple[bool, bool]]
 
 
 def _pointers(kernel: Any) -> Pointers | None:
-    """Return how a compiled kernel uses its pointers; None where that cannot be read."""
+    """Return how a compiled kernel uses its pointers; None if that cannot be read."""
     if kernel is None:
         return None
     known: tuple[Pointers | None] | None = getattr(kernel, "_sidestream_pointers", None)
@@ -236,7 +237,7 @@ def _pointers(kernel: Any) -> Pointers | None:
 
 
 def pointers_of(text: str, signature: Mapping[Any, Any] | None) -> Pointers | None:
-    """Return how the intermediate representation uses each parameter.
+    """Return for each parameter whether the intermediate representation loads from it, and stores to it.
 
     Args:
         text: The representation.
@@ -252,13 +253,14 @@ def pointers_of(text: str, signature: Mapping[Any, Any] | None) -> Pointers | No
     return {name: (loads, stores) for _, name, loads, stores in pointers}
 
 
-#: Most answers that are kept for a kernel: arguments that differ at each launch are not worth keeping.
+#: Maximum number of results that are cached for a kernel: for arguments that differ at each launch, more are
+#: not worth keeping.
 _KEPT = 64
 
 
 def stored(kernel: Any, values: Mapping[str, Any], grid: Any) -> list[tuple[Any, int, int]]:
-    """Return what a compiled kernel certainly stores in a launch: the tensor, and the first byte and one past
-    the last, relative to its address.
+    """Return the memory that a compiled kernel certainly stores in a launch: the tensor, and the first byte
+    and one past the last, relative to the tensor's address.
     """
     asm: Any = getattr(kernel, "asm", None)
     text = asm.get("ttir") if hasattr(asm, "get") else None
@@ -305,18 +307,18 @@ def _grid(grid: Any) -> tuple[int, int, int] | None:
 
 
 def _names(count: int, signature: Mapping[Any, Any] | None) -> list[str] | None:
-    """Return the program's names of the function's arguments, if their number matches; constants are not
-    arguments.
+    """Return the program's names for the arguments of the function, if their number matches; constants are
+    not arguments.
     """
     names = [str(name) for name, kind in (signature or {}).items() if kind != "constexpr"]
     return names if len(names) == count else None
 
 
 def _given(values: Mapping[str, Any], pointers: Pointers | None) -> Given:
-    """Return the tensors among the arguments, each over its whole length."""
+    """Return the tensors among the arguments; each counts over its whole length."""
     given: Given = []
     for name, value in values.items():
-        # A tensor descriptor, or a tensor reinterpreted as another type, holds the tensor as `base`.
+        # A tensor descriptor, or a tensor reinterpreted as another type, has the tensor as `base`.
         tensor = (
             value if hasattr(value, "data_ptr") and hasattr(value, "stride") else getattr(value, "base", None)
         )
@@ -340,8 +342,8 @@ def _binary(tuner: Any) -> Any:
 
 
 def inductor_given(values: Mapping[str, Any], pointers: Pointers | None, tuner: Any) -> Given:
-    """Return the tensors of a kernel that Inductor launches. Their names show how they are used where the
-    representation was not kept.
+    """Return the tensors of a kernel that Inductor launches. If the representation was not kept, the names
+    show how the tensors are used.
     """
     mutated = frozenset(getattr(tuner, "mutated_arg_names", None) or ())
     custom = bool(getattr(tuner, "custom_kernel", False))
@@ -355,8 +357,8 @@ def by_name(
 
     Args:
         values: The arguments.
-        pointers: How they are used, if that is known.
-        mutated: The arguments that are written and not new.
+        pointers: How the arguments are used, if that is known.
+        mutated: The arguments that are written but are not new memory.
         custom: Whether the program contains the kernel itself, so that its names have no meaning.
     """
     if pointers is None:
@@ -373,7 +375,7 @@ def by_name(
             name.startswith("in_out_ptr") or (name.startswith("out_ptr") and name not in mutated)
         )
         if own and not custom:
-            # A result, or one that replaces its input element by element: all of it is stored.
+            # The tensor is a result, or replaces its input element by element: all of it is stored.
             given.append((tensor, loads, stores, None))
         else:
             given.append((tensor, loads, stores, name))

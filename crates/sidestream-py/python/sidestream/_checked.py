@@ -1,4 +1,4 @@
-"""What a check found, built from what the recorder reports: races, the calls that fix them, remarks and
+"""The findings of a check, built from the recorder's report: races, the calls that fix them, remarks and
 streams.
 """
 
@@ -21,8 +21,8 @@ class Place:
 
     Attributes:
         file: The path of the source file.
-        line: The number of the line, from 1.
-        function: The name of the function that has the line.
+        line: The line number, starting at 1.
+        function: The name of the function that contains the line.
     """
 
     file: str
@@ -39,9 +39,9 @@ class Side:
 
     Attributes:
         operator: The operator or the call, such as ``addmm`` or ``copy_``.
-        stream: Where it ran: the name of a stream in the report, or ``host``.
+        stream: The name of the stream in the report, or ``host`` for an access of the host.
         thread: The name of the thread that called it.
-        stack: Up to eight lines of the program, the innermost first, without PyTorch's own.
+        stack: Up to eight lines of the program, the innermost first, without PyTorch's lines.
     """
 
     operator: str
@@ -66,25 +66,25 @@ class Side:
 
 @dataclass(frozen=True)
 class CheckedRace:
-    """Two accesses to the same bytes that nothing orders, at least one of which writes.
+    """Two unordered accesses to the same bytes, at least one of which writes.
 
     Attributes:
         kind: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/guide/check.md.
-        text: What the kind means.
+        text: The meaning of the kind.
         severity: ``error``, or ``warn`` where it is not certain that the race can happen.
-        doubt: For ``warn``, why it is not certain.
-        workspace: The stream whose workspace of cuBLAS the bytes are, shared by graphs that were captured on
-            it; None for other memory.
-        dtype: The type of the tensor, as the second access uses it; None where the memory is not a tensor's.
-        shape: The shape of that tensor, likewise.
+        doubt: For ``warn``, the reason why it is not certain.
+        workspace: The stream whose cuBLAS workspace the bytes belong to, which graphs captured on it share;
+            None for other memory.
+        dtype: The type of the tensor, as the second access uses it; None if the memory is not a tensor.
+        shape: The shape of that tensor, as the second access uses it.
         bytes: The addresses that the second access touched: first byte, and one past the last.
         first: The access that was called earlier.
         second: The access that was called later.
         freed_between: Whether the memory was freed in between, so that the two use it as two tensors.
         fix: The call that orders them.
         count: Number of pairs at the same two places.
-        names: What the program calls the two streams where the second access is called; None for the host,
-            and where no variable at that place holds the stream.
+        names: The program's names for the two streams at the second access; None for the host, and if no
+            variable there holds the stream.
     """
 
     kind: str
@@ -125,8 +125,8 @@ class CheckedRace:
     def _what(self) -> str:
         if self.workspace is not None:
             return (
-                f"{self.kind} on the workspace of cuBLAS for {self.workspace}, on which products of matrices "
-                "were captured"
+                f"{self.kind} on the cuBLAS workspace of {self.workspace}, on which matrix products were "
+                "captured"
             )
         if self.shape is None and self.bytes is not None:
             count = self.bytes[1] - self.bytes[0]
@@ -139,7 +139,7 @@ class CheckedRace:
         return what if self.bytes is None else f"{what} ({self.bytes[1] - self.bytes[0]:,} bytes)"
 
     def _short(self) -> str:
-        """Return three lines, with the innermost line of the program's own for each side."""
+        """Return three lines, with the innermost line of the program's own code for each access."""
         return "\n".join(
             (f"  {self._head}", f"    first:  {self.first._short()}", f"    second: {self.second._short()}")
         )
@@ -153,9 +153,9 @@ class Mend:
         call: The call, with the program's names of the streams at that line, or with those of the report
             where the program has none.
         kind: ``wait``, ``sync``, ``record_stream``, or ``other``.
-        place: The line of the program to insert it before; for ``record_stream`` the line that uses the
-            tensor, after which to insert it.
-        first: The race that it has to come before, as an index into ``CheckedRun.races``.
+        place: The line of the program before which to insert the call; for ``record_stream`` the line that
+            uses the tensor, after which to insert it.
+        first: The race whose second access the call must precede, as an index into ``CheckedRun.races``.
         races: All races that it fixes, as such indices, the most telling first.
     """
 
@@ -178,12 +178,12 @@ class Mend:
 
 @dataclass(frozen=True)
 class Remark:
-    """A call that races with nothing and does not do what it seems to.
+    """A call that races with nothing but does not have the intended effect.
 
     Attributes:
         code: The kind of remark, as in docs/guide/check.md.
         text: What the call does, and what to do instead.
-        stack: Where it was called, the innermost line first.
+        stack: The stack of the call, the innermost line first.
     """
 
     code: str
@@ -201,8 +201,8 @@ class NamedStream:
     """A stream with its name in the report.
 
     Attributes:
-        name: The name, as in ``Side.stream``: the name that the program uses, where that was seen and no
-            other stream has it; otherwise ``stream1`` and so on.
+        name: The name, as in ``Side.stream``: the program's name for the stream if that was seen and is
+            unique; otherwise ``stream1`` and so on.
         device: The number of its GPU.
         handle: The handle, as in ``torch.cuda.Stream.cuda_stream``.
     """
@@ -214,8 +214,8 @@ class NamedStream:
 
 @dataclass(frozen=True)
 class HostAccesses:
-    """How much of the pinned memory in asynchronous copies was watched for loads and stores of the host that
-    no operator makes.
+    """The share of pinned memory in asynchronous copies that was watched for loads and stores of the host
+    outside operators.
 
     Attributes:
         copies: Number of asynchronous copies of pinned memory.
@@ -254,17 +254,18 @@ class HostAccesses:
             )
         if self.lost:
             parts.append(
-                f"{self.lost:,} further accesses of the host were noticed and not kept: too many came at once"
+                f"{self.lost:,} further host accesses were noticed and not kept: too many came at once"
             )
         if self.problem is not None:
             parts.append(
-                f"loads and stores of the host by other means than operators are not observed: {self.problem}"
+                f"loads and stores of the host outside operators are not observed: {self.problem}"
             )
         if self.refused is not None:
             at = printable(f" at {self.refused[0].file}:{self.refused[0].line}") if self.refused else ""
             parts.append(
-                f"a system call failed with EFAULT{at} while memory of copies was protected; if it was to use"
-                " that memory, it succeeds without the check, or with `--no-host` and `check(host=False)`"
+                f"a system call failed with EFAULT{at} while memory of copies was protected; if it was meant"
+                " to use that memory, it succeeds without the check, or with `--no-host` or "
+                "`check(host=False)`"
             )
         return "\n".join(parts)
 
@@ -316,7 +317,8 @@ def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
     mends = []
     for mend in found.mends:
         races = tuple(now[at] for at in mend.races if at in now)
-        # If the first race is suppressed, the call may come later; before the first it is right all the same.
+        # If the first race is suppressed, a later place would do; the place before the first race is still
+        # right.
         if races:
             mends.append(replace(mend, races=races, first=now.get(mend.first, min(races))))
     return replace(
@@ -329,8 +331,8 @@ def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
 
 
 def named(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> list[str]:
-    """Return which stream each name of the report means. Where a race was found and the program calls the
-    stream otherwise, its name is added.
+    """Return for each name of the report the stream that it means. If the program has another name for a
+    stream where a race was found, that name is added.
     """
     known: dict[str, str] = {}
     for race in races:
@@ -359,8 +361,8 @@ def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
 
 
 def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRace, ...]) -> tuple[Mend, ...]:
-    """Return the calls with the names that are valid at their lines, one for each line: a loop has several
-    operators there, or makes new streams in each step.
+    """Return the calls with the names that are valid at their lines, one for each line: a loop may run
+    several operators at a line, or create new streams in each step.
     """
     mends: dict[tuple[str, Place | int], Mend] = {}
     for number, value in enumerate(values):
@@ -404,7 +406,7 @@ def place_of(code: CodeType, at: int) -> Place:
 
 
 def plain(thing: Any) -> Any:
-    """Return a dataclass and what is in it as values of JSON."""
+    """Return a dataclass and its contents as JSON values."""
     if hasattr(thing, "__dataclass_fields__"):
         return {name: plain(getattr(thing, name)) for name in thing.__dataclass_fields__}
     if isinstance(thing, tuple):

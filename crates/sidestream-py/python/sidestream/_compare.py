@@ -1,4 +1,4 @@
-"""``compare``: which of two functions is faster, with an interval."""
+"""``compare``: measures which of two functions is faster, with an interval for the ratio of their times."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sidestream._arguments import positive, truth, whole
 from sidestream._moves import Moved, moved
 from sidestream._results import Result
 
-#: Two functions whose times differ by no more than this are never called different: other addresses of the
-#: memory have as much effect.
+#: Two functions whose times differ by no more than this are never called different: merely placing memory at
+#: other addresses has as much effect.
 SAME = 0.005
 #: Two functions whose times may differ by more than this are never called equal.
 APART = 0.03
 #: Numbers of groups after which the interval is computed.
 LOOKS = (16, 32, 64, 128, 256)
-#: Half the width of an interval, in standard deviations: one interval in 3,000 misses, and at most five are
-#: computed.
+#: Half the width of an interval, in standard deviations: one interval in 3,000 misses the true ratio, and at
+#: most five intervals are computed.
 DEVIATIONS = 3.6
-#: Nanoseconds of a sample, roughly: long against what its two events take.
+#: Approximate nanoseconds of a sample: long compared with the time that its two events take.
 SAMPLE_NS = 2_000_000
-#: Seconds of measuring at most, by default.
+#: Maximum seconds of measuring, by default.
 SECONDS = 5.0
 
 
@@ -43,11 +43,12 @@ def compare(
     """Measure ``f(*args)`` and ``g(*args)`` in turn, and return which is faster, with an interval for the
     ratio.
 
-    They are measured in groups of four samples, f, g, g, f, so that a device that gets slower or warmer does
-    so for both. The interval for the ratio of their times makes no assumption on how times are distributed,
-    and misses the truth once in 3,000. Groups are added until the interval decides: the times differ by more
-    than 0.5 % (``different``), or by less than 3 % (``equal``). If neither holds when ``seconds`` have
-    passed, the verdict is ``unknown``, and ``smallest`` is the difference that would have been seen.
+    They are measured in groups of four samples, f, g, g, f, so that both are equally affected if the device
+    gets slower or warmer. The interval for the ratio of their times makes no assumption on how times are
+    distributed, and misses the truth once in 3,000. Groups are added until the interval decides: the times
+    differ by more than 0.5 % (``different``), or by less than 3 % (``equal``). If neither holds when
+    ``seconds`` have passed, the verdict is ``unknown``, and ``smallest`` is the difference that would have
+    been seen.
 
     As in ``benchmark`` times are the device's, with the device held back while the host submits a sample.
     Where one of the two waits for the device, or takes the host longer than the device, both are measured
@@ -62,7 +63,7 @@ def compare(
             waits for the device more often. This is judged by one call of each, from PyTorch's operators and
             its ``synchronize`` calls; other copies are not seen. With False the difference is noted in
             ``unlike``.
-        seconds: Seconds of measuring at most.
+        seconds: Maximum seconds of measuring.
         device: As for ``benchmark``.
         kwargs: Arguments by name, as in ``kwargs={"dim": 0}``.
 
@@ -74,7 +75,7 @@ def compare(
         ValueError: The two do not do the same work, a figure is out of range, one puts nothing on the device,
             or the device is simulated.
         DeviceError: There is no such device.
-        ImportError: A GPU was asked for, and PyTorch is not installed.
+        ImportError: A GPU was requested, and PyTorch is not installed.
     """
     for name, fn in (("f", f), ("g", g)):
         if not callable(fn):
@@ -87,7 +88,7 @@ def compare(
         )
     truth("same_work", same_work)
     warmup = whole("warmup", warmup, 0, "the number of calls before the first sample")
-    seconds = positive("seconds", seconds, "for how long it is measured at most")
+    seconds = positive("seconds", seconds, "the maximum seconds of measuring")
     cuda = benchmark.gpu(device)
     first, second = (functools.partial(fn, *args, **(kwargs or {})) for fn in (f, g))
     names = _names(f, g)
@@ -97,7 +98,7 @@ def compare(
     unlike = _unlike(names, moved(first), moved(second))
     if unlike and same_work:
         raise ValueError(
-            f"{unlike}; a comparison of times is one of other work: let both do the same, or say "
+            f"{unlike}; their times would compare different work: let both do the same, or pass "
             "same_work=False"
         )
     with benchmark.without_collector():
@@ -134,11 +135,11 @@ def compare(
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return an interval for the median of the distribution that the ratios are drawn from, whatever it is:
-    two of the ratios in order.
+    """Return an interval for the median of the distribution from which the ratios are drawn, which may have
+    any shape: the bounds are two of the sorted ratios.
 
-    How many of ``n`` ratios lie below the median is binomial. With fewer than the confidence needs, the
-    interval is unbounded.
+    How many of ``n`` ratios lie below the median is binomial. With fewer ratios than the confidence requires,
+    the interval is unbounded.
     """
     ordered = sorted(ratios)
     count = len(ordered)
@@ -225,8 +226,8 @@ class Comparison(Result):
             )
         else:
             yield (
-                f"cannot tell which is faster: the time was enough for {self.groups} of the {LOOKS[0]} "
-                "groups that it takes at least; give more (seconds=)"
+                f"cannot tell which is faster: the time sufficed for {self.groups} of at least "
+                f"{LOOKS[0]} groups; give more (seconds=)"
             )
         where = self.device if self.device == "cpu" else f"{self.device} ({self.device_name})"
         first, second = (units.time(ns) for ns in self.median_ns)
@@ -247,7 +248,8 @@ def _names(f: Any, g: Any) -> tuple[str, str]:
 
 
 def _unlike(names: tuple[str, str], one: Moved, other: Moved) -> str:
-    """Return how the work of the second function differs from that of the first; empty where it does not."""
+    """Return how the work of the second function differs from that of the first; empty if it does not differ.
+    """
     parts = []
     for verb, first, second in (
         ("uploads", one.uploaded, other.uploaded),

@@ -1,4 +1,4 @@
-"""Names of devices, and the CUDA device of PyTorch that a name means.
+"""Names of devices, and the PyTorch CUDA device that a name refers to.
 
 An argument that is neither a string, a number nor a ``torch.device`` is a ``TypeError``; a device that a
 function does not run on is a ``ValueError``; a string that names no device, or a device that cannot be
@@ -14,14 +14,15 @@ from typing import Any
 
 from sidestream._sidestream import SIMULATED, DeviceError, caps as _caps
 
-#: The form of a name, whether or not there is such a device. The driver has at most a few dozen.
+#: The form of a name, whether or not such a device exists. The driver has at most a few dozen devices.
 _NAME = re.compile(
     rf"auto|cpu(:[0-9]{{1,4}})?|cuda(:(0|[1-9][0-9]{{0,3}}))?|sim:({'|'.join(SIMULATED)}|.*\.toml)", re.DOTALL
 )
 
 
 def device_name(device: Any) -> str:
-    """Return the name of a device: a string as it is, ``"cuda:1"`` for 1 and for that ``torch.device``.
+    """Return the name of a device. A string is returned unchanged; 1 and ``torch.device("cuda:1")`` give
+    ``"cuda:1"``.
 
     Raises:
         TypeError: The argument names no device.
@@ -42,7 +43,7 @@ def device_name(device: Any) -> str:
         raise DeviceError(
             f"device is {name!r}, which names no device; there are NVIDIA's GPUs, as cuda, cuda:0, cuda:1 and"
             f" so on, simulated ones as {', '.join(f'sim:{one}' for one in SIMULATED)} and sim:FILE.toml, "
-            "auto for what there is of these, and cpu: no other accelerators"
+            "auto for whichever of these exists, and cpu: no other accelerators"
         )
     return "cpu" if is_of("cpu", name) else name
 
@@ -52,7 +53,7 @@ class Caps:
     """What a device can do.
 
     Attributes:
-        device: Its name, such as ``cuda:0`` or ``sim:h200``.
+        device: The name of the device, such as ``cuda:0`` or ``sim:h200``.
         memory_bytes: Bytes of its memory.
         memory_bytes_per_s: Peak bandwidth of its memory, in bytes per second.
         flops_per_s: Peak of multiplications and additions in single precision, per second.
@@ -69,7 +70,8 @@ class Caps:
 
 
 def caps(device: Any = "cuda") -> Caps:
-    """Return what a device can do, as its driver says, or the file that describes a simulated one.
+    """Return what a device can do, as reported by its driver, or by the file that describes a simulated
+    device.
 
     Args:
         device: As for ``Stream``.
@@ -77,13 +79,13 @@ def caps(device: Any = "cuda") -> Caps:
     Raises:
         DeviceError: The device cannot be opened.
         TypeError: ``device`` names no device.
-        ValueError: It is the processor.
+        ValueError: ``device`` is the CPU.
     """
     return Caps(*_caps(name_with_streams(device)))
 
 
 def _number(device: Any) -> int | None:
-    # True is a number in Python, and a mistake here.
+    # True is a number in Python, but is a mistake here.
     if isinstance(device, bool):
         return None
     try:
@@ -93,16 +95,16 @@ def _number(device: Any) -> int | None:
 
 
 def name_with_streams(device: Any) -> str:
-    """Return the name of a device that is not the processor.
+    """Return the name of a device that is not the CPU.
 
     Raises:
         TypeError: The argument names no device.
-        ValueError: It is the processor.
+        ValueError: The argument is the CPU.
         DeviceError: There is no device of this name.
     """
     name = device_name(device)
     if name == "cpu":
-        raise ValueError('the processor has no streams; give "cuda", or "sim:h200" for a simulated GPU')
+        raise ValueError('the CPU has no streams; give "cuda", or "sim:h200" for a simulated GPU')
     return name
 
 
@@ -112,27 +114,27 @@ def is_of(kind: str, name: str) -> bool:
 
 
 def on_torch(name: str, user: str) -> None:
-    """Refuse a device that is neither a CUDA device nor the processor; ``user`` needs one that PyTorch has.
+    """Refuse a device that is neither a CUDA device nor the CPU; ``user`` needs a PyTorch device.
 
     Raises:
-        ValueError: It is simulated, or ``"auto"``.
+        ValueError: The device is simulated, or ``"auto"``.
     """
     if not (is_of("cuda", name) or name == "cpu"):
         raise ValueError(f'device is {name!r}; {user} runs on "cuda", "cuda:1" and so on, or on "cpu"')
 
 
 def of_torch(device: Any, torch: Any, user: str) -> Any:
-    """Return a CUDA device as a ``torch.device`` with its number, or None for the processor.
+    """Return a CUDA device as a ``torch.device`` with its number, or None for the CPU.
 
     Args:
-        device: What a caller gave. None is PyTorch's current CUDA device, or the processor where there is
+        device: The argument of the caller. None means PyTorch's current CUDA device, or the CPU if there is
             none.
         torch: PyTorch.
-        user: What is to run there, for the text of an error: ``"a pipeline"``.
+        user: What is to run there, for the error message: ``"a pipeline"``.
 
     Raises:
         TypeError: ``device`` names no device.
-        ValueError: It is simulated, or ``"auto"``.
+        ValueError: The device is simulated, or ``"auto"``.
         DeviceError: There is no such CUDA device.
     """
     there = torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""``Diagnosis``: why a GPU idled, from one trace."""
+"""``Diagnosis``: the reasons why a GPU idled, from one trace."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ def speed(link_gbps: float | None) -> float | None:
 
 
 def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
-    """Return the changes to predict as a list, one text for each prediction."""
+    """Return the changes to predict as a list, with one string for each prediction."""
     if what_if is None or what_if == "all":
         return None
     sets = [what_if] if isinstance(what_if, str) else what_if
     sets = list(sets) if isinstance(sets, Iterable) else [sets]
     if not all(isinstance(one, str) for one in sets):
         raise TypeError(
-            f'what_if is {what_if!r}; give a text such as "pinned,no-sync", a list of such texts, or "all"'
+            f'what_if is {what_if!r}; give a string such as "pinned,no-sync", a list of such strings, or '
+            '"all"'
         )
     if sets == ["all"]:
         return None
@@ -71,7 +72,7 @@ class Diagnosis(Told):
         rank: str,
         tables: _sidestream.Tables | None = None,
     ) -> None:
-        """Take the report as JSON, as text, as HTML and in short, the digest for comparing ranks, and the
+        """Take the report as JSON, text, HTML and in short form, the digest for comparing ranks, and the
         tables.
 
         ``diagnose`` makes these.
@@ -88,7 +89,8 @@ class Diagnosis(Told):
         return self._html
 
     def _repr_html_(self) -> str:
-        # In a frame, so that the style and scripts of the notebook and of the page do not affect each other.
+        # The page is in a frame, so that its style and scripts and those of the notebook do not affect each
+        # other.
         page = html.escape(self._html)
         return (
             f'<iframe srcdoc="{page}" sandbox="allow-scripts" '
@@ -101,57 +103,57 @@ class Diagnosis(Told):
 
     @property
     def file(self) -> str:
-        """The file that was read."""
+        """Path of the trace that was read."""
         return str(self._report["file"])
 
     @property
     def rank(self) -> int | None:
-        """The rank of the process, where the trace states it; otherwise None."""
+        """The rank of the process, if the trace states it; otherwise None."""
         rank: int | None = self._report["source"]["rank"]
         return rank
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What costs time, the most valuable finding first."""
+        """The findings that cost time, the most valuable one first."""
         return self._part("findings", tuple[Finding, ...])
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """What each device did, and every nanosecond that it was idle, by cause."""
+        """The activity of each device, and every nanosecond that it was idle, by cause."""
         return self._part("devices", tuple[Device, ...])
 
     @cached_property
     def steps(self) -> Steps:
-        """The number of steps of the program, and how long they took."""
+        """The number of steps of the program, and their times."""
         return self._part("steps", Steps)
 
     @cached_property
     def unprofiled(self) -> Unprofiled | None:
-        """The time of a step before the profiler started, where ``profile`` timed it and wrote it to the
-        trace; otherwise None.
+        """The time of a step before the profiler started, if ``profile`` timed it and wrote it to the trace;
+        otherwise None.
         """
         return None if self._report.get("unprofiled") is None else self._part("unprofiled", Unprofiled)
 
     @cached_property
     def what_if(self) -> tuple[Prediction, ...]:
-        """What changes would be worth; empty where the trace cannot be replayed."""
+        """The predicted gains of changes; empty if the trace cannot be replayed."""
         return self._part("what_if", tuple[Prediction, ...])
 
     @cached_property
     def replay(self) -> Replay:
-        """How well a replay explains the trace, or why there is none."""
+        """How well a replay explains the trace, or the reason why there is none."""
         return self._part("replay", Replay)
 
     @cached_property
     def operators(self) -> tuple[OperatorRow, ...]:
         """Operators, ranges and calls by name, as in ``key_averages`` of PyTorch's profiler: up to a hundred,
-        by their own time on devices.
+        by their self time on devices.
         """
         return self._table("operators", tuple[OperatorRow, ...])
 
     @cached_property
     def ranges(self) -> tuple[RangeRow, ...]:
-        """The ranges that the program named, up to a hundred, each after the range around it."""
+        """The ranges that the program named, up to a hundred, each after the range that encloses it."""
         return self._table("ranges", tuple[RangeRow, ...])
 
     @cached_property
@@ -161,7 +163,7 @@ class Diagnosis(Told):
 
     @cached_property
     def memory(self) -> tuple[MemoryRow, ...]:
-        """The memory of devices over time, and what held it; empty where the profiler did not record it."""
+        """The memory of devices over time, and what occupied it; empty if the profiler did not record it."""
         return self._table("memory", tuple[MemoryRow, ...])
 
     def table(
@@ -179,7 +181,7 @@ class Diagnosis(Told):
             sort: The column to sort by, the largest first: ``device``, ``device-self``, ``host``,
                 ``host-self``, ``idle``, ``idle-self`` or ``calls``, where the table has it. By default the
                 time of devices, or of the host where there is none.
-            limit: Number of rows at most.
+            limit: Maximum number of rows.
             by_shape: Whether operators with inputs of other shapes have separate rows. The profiler records
                 shapes with ``record_shapes=True``.
 
@@ -188,7 +190,7 @@ class Diagnosis(Told):
                 1.
             RuntimeError: The diagnosis was unpickled, and a pickle does not have the tables.
         """
-        limit = whole("limit", limit, 1, "how many rows the table has at most")
+        limit = whole("limit", limit, 1, "the maximum number of rows")
         if self._tables is None:
             raise RuntimeError(
                 "a diagnosis that was unpickled has no tables to sort; make the table before, or diagnose "
@@ -198,7 +200,7 @@ class Diagnosis(Told):
 
     @cached_property
     def warnings(self) -> tuple[TraceWarning, ...]:
-        """What a reader has to know about the trace."""
+        """Warnings that a reader has to know about the trace."""
         return self._part("warnings", tuple[TraceWarning, ...])
 
     def _part(self, name: str, of: type[_T]) -> _T:
@@ -239,13 +241,13 @@ class Evidence:
     """A place in the trace that shows a finding.
 
     Attributes:
-        what: What is there: a kernel, a copy or a memset. For a gap, what the device was idle for: a call, a
-            range that the program named, or a text that the trace shows nothing.
+        what: The kernel, copy or memset. For a gap, the call or named range for which the device was idle, or
+            a statement that the trace shows none.
         start_ns: The start of the work or of the gap, on the clock of the trace.
         duration_ns: Its duration.
         offset_ns: Its start, counted from the start of the trace.
-        step: The step that it is in, from 0; None where it is in none.
-        call: The CUDA call that submitted it; None where it is not known.
+        step: The index of its step, starting at 0; None if it is in no step.
+        call: The CUDA call that submitted it; None if that is not known.
         operators: The operators around that call or around the gap, the outermost first.
         is_gap: Whether this is a gap, in which the device was idle.
     """
@@ -266,15 +268,15 @@ class Finding:
 
     Attributes:
         code: The kind of finding, as in docs/guide/diagnose.md.
-        text: What costs time, how much, and what to do.
-        share: The share of a step that it takes, from 0 to 1. For ``STARTUP``, ``INITIALISATION`` and
+        text: The cause of the lost time, its size, and advice.
+        share: The share of the step time that it takes, from 0 to 1. For ``STARTUP``, ``INITIALISATION`` and
             ``PROFILER_OVERHEAD`` the share of the time from the first to the last operation of the device;
             for ``NOTHING_TO_GAIN`` 0.
-        saving_ns: By how much a step would be shorter without it; where nothing is predicted, only ``high``
-            is more than 0.
+        saving_ns: The time by which a step would be shorter without it; if nothing is predicted, only
+            ``high`` is above 0.
         evidence: Places in the trace that show it.
-        floor_ns: The time below which no change of this kind brings a step.
-        changes: The changes that remove it, as ``what_if`` takes them; empty where none was tried.
+        floor_ns: The step time below which no change of this kind can go.
+        changes: The changes that remove it, in the form that ``what_if`` takes; empty if none was tried.
         is_aside: Whether it is not a cause of idle time: it concerns the trace itself, or holds under a
             condition.
     """
@@ -297,7 +299,7 @@ class StreamLoad:
         stream: The number of the stream, where the trace has one.
         context: The number of its CUDA context, where the trace has one.
         gpu_ops: Number of kernels, copies and memsets on it.
-        busy_ns: The time in which one of them ran.
+        busy_ns: The time in which at least one of them ran.
     """
 
     stream: int | None
@@ -308,7 +310,7 @@ class StreamLoad:
 
 @dataclass(frozen=True)
 class Device:
-    """What a device did from its first operation to its last.
+    """The activity of a device from its first operation to its last.
 
     Attributes:
         process: The process that used it, where the trace names one.
@@ -316,7 +318,7 @@ class Device:
         name: The vendor's name of the GPU.
         gpu_ops: Number of kernels, copies and memsets.
         span_ns: The time from the start of the first of them to the end of the last.
-        busy_ns: The union of their times: two at once count once.
+        busy_ns: The union of their times: concurrent operations count once.
         idle_ns: The span without ``busy_ns``.
         kernel_ns: The union of the times of kernels.
         host_copy_ns: The time of copies between host and device.
@@ -352,9 +354,9 @@ class Steps:
     Attributes:
         count: Number of steps.
         median_ns: The median; None, as the two quantiles, where there are too few steps.
-        by: How the steps were found.
-        p10_ns: The time that a tenth of the steps stays below.
-        p90_ns: The time that nine tenths stay below.
+        by: The method by which the steps were found.
+        p10_ns: The time below which a tenth of the steps stay.
+        p90_ns: The time below which nine tenths of the steps stay.
         mean_ns: The mean of all steps, which shares and savings refer to.
     """
 
@@ -371,8 +373,8 @@ class Prediction:
     """The predicted time of a step with some changes.
 
     Attributes:
-        changes: The changes, taken together.
-        step_ns: A step with them, without the profiler.
+        changes: The changes, applied together.
+        step_ns: The time of a step with these changes, without the profiler.
         ratio: The likely time of that step divided by that of the present one, both without the profiler.
     """
 
@@ -383,21 +385,21 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Replay:
-    """Whether the trace, taken as a program and run again in a simulation, takes as long as it did.
+    """How well a replay of the trace, as a program in a simulation, reproduces its time.
 
     Attributes:
-        ok: Whether it does, closely enough for predictions.
-        measured_ns: A step of the trace, in the mean.
-        replayed_ns: A step of the replay, in the mean. Where only the first steps were replayed, it is scaled
+        ok: Whether the times agree closely enough for predictions.
+        measured_ns: The mean step time of the trace.
+        replayed_ns: The mean step time of the replay. Where only the first steps were replayed, it is scaled
             by how much faster or slower these are than all steps.
         median_error: The difference of the two, as a share of the measured one.
         steps: Number of steps that were replayed, the first ones.
         explained_share: The share of the time of these steps that the replay explains, step by step.
-        unprofiled_ns: A step without the profiler, which slows down the host; the predictions are without it
-            too.
-        base: Where ``unprofiled_ns`` comes from: ``measured`` before the profiler started, or ``estimated``
+        unprofiled_ns: The time of a step without the profiler, which slows down the host; predictions are
+            without the profiler, too.
+        base: The source of ``unprofiled_ns``: ``measured`` before the profiler started, or ``estimated``
             from the trace.
-        why: Why there is no replay, where there is none.
+        why: The reason if there is no replay.
     """
 
     ok: bool
@@ -413,11 +415,11 @@ class Replay:
 
 @dataclass(frozen=True)
 class TraceWarning:
-    """What a reader has to know about a trace.
+    """A warning that a reader has to know about a trace.
 
     Attributes:
         code: The kind of warning.
-        text: The warning.
+        text: The text of the warning.
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""Times as bars, for a notebook. The page loads nothing."""
+"""Draws times as bars, for a notebook. The page loads nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def bars(rows: Sequence[tuple[str, float]], limit_ns: float, lines: Sequence[str
 
     Args:
         rows: Names and times.
-        limit_ns: The time that none of them can go below.
-        lines: The first one comes above the bars, the others below.
+        limit_ns: The time below which none of them can go.
+        lines: Lines of text: the first comes above the bars, the others below.
     """
     longest = max([ns for _, ns in rows] + [limit_ns, 1.0])
     height = _ROW * len(rows) + 4

@@ -1,9 +1,9 @@
-"""Why a call is far from its roofline, as far as the launches of its kernels tell: sentences that follow from
-figures of PyTorch's profiler.
+"""Explains why a call is far from its roofline, as far as its kernel launches show: sentences that follow
+from figures of PyTorch's profiler.
 
 How many blocks fit on a multiprocessor is computed as in CUDA's occupancy calculator: by threads, by
 registers, which a warp has in units of 256, and by shared memory, of which each block takes 1 KiB for the
-system from compute capability 8.0 on.
+system on devices of compute capability 8.0 or higher.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 from sidestream import _units as units
 
-#: Below this share of the roofline a call is far off.
+#: A call that reaches less than this share of the roofline is far off.
 FAR = 0.5
-#: With this many rounds of blocks or more, the last one hardly counts.
+#: With this many rounds of thread blocks or more, the last round hardly counts.
 _MOST_ROUNDS = 4
 
 
 def asked(torch: Any, call: Callable[..., object], args: tuple[Any, ...]) -> tuple[str, ...]:
-    """Call once under the profiler, and return sentences on the kernels; none where the profiler cannot run.
+    """Call once under the profiler, and return sentences on the kernels; none if the profiler cannot run.
     """
     try:
         from torch.profiler import ProfilerActivity, profile
 
         with warnings.catch_warnings():
-            # PyTorch warns that a later cycle would clear the events; there is none.
+            # PyTorch warns that a later cycle would clear the events; there is no later cycle.
             warnings.simplefilter("ignore")
             with profile(activities=[ProfilerActivity.CUDA]) as profiler:
                 call(*args)
@@ -80,7 +80,7 @@ def _of_launch(given: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]
         idle = f"{multiprocessors - blocks} of {multiprocessors} multiprocessors"
         leaves = "leaves" if blocks == 1 else "leave"
         return [
-            f"its {_blocks(blocks)} {leaves} {idle} without work: more work a call, or other work beside it"
+            f"its {_blocks(blocks)} {leaves} {idle} without work: more work per call, or concurrent work"
         ]
     by_threads = most_warps // warps
     by_registers = (
@@ -97,8 +97,8 @@ def _of_launch(given: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]
         last = rounds % 1
         if 1 < rounds < _MOST_ROUNDS and 0 < last < 0.5:
             said.append(
-                f"its {_blocks(blocks)} are {rounds:.2f} times as many as are there at once: while the last "
-                f"ones run, {100 * (1 - last):.0f} % of the room is empty if all take the same time"
+                f"its {_blocks(blocks)} are {rounds:.2f} times as many as fit at once: while the last ones "
+                f"run, {100 * (1 - last):.0f} % of the room is empty if all take the same time"
             )
         if 2 * fit * warps <= most_warps:
             what = (
@@ -108,12 +108,12 @@ def _of_launch(given: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]
             )
             said.append(
                 f"its {what} leave room for {fit * warps} of {most_warps} warps on a multiprocessor: fewer "
-                "hide less of the time that memory takes"
+                "warps hide less of the memory latency"
             )
     if not said:
         said.append(
             f"its launch gives no reason ({_blocks(blocks)} of {threads} threads, {registers} registers "
-            "each); Nsight Compute looks into the kernel"
+            "each); Nsight Compute analyses the kernel itself"
         )
     return said
 

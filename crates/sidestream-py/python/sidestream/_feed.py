@@ -1,4 +1,4 @@
-"""The thread that pulls batches out of a loader ahead of the caller."""
+"""The thread that reads batches from a loader ahead of the caller."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ from sidestream import _interrupts, _leaves, _sidestream, _tree
 from sidestream._follow import Follower
 from sidestream._modes import Modes
 
-#: Feeds whose threads have to end before the interpreter does.
+#: Feeds whose threads must end before the interpreter does.
 _running: weakref.WeakSet[Feed] = weakref.WeakSet()
 
-#: Seconds that ``close`` and the end of the program together wait for loaders that do not return. Their
-#: threads die with the program. A DataLoader whose worker was killed notices it within 5 seconds.
+#: Maximum seconds that ``close`` and the end of the program together wait for loaders that do not return. The
+#: threads of such loaders die with the program. A DataLoader notices within 5 seconds that a worker was
+#: killed.
 PATIENCE_S = 10.0
 
-#: Longest time in seconds until Ctrl-C is noticed.
+#: Maximum seconds until Ctrl-C is noticed.
 LONGEST_SLEEP_S = 0.5
 
-#: Most batches whose page-locked memory is held for their copies.
+#: Maximum number of batches whose page-locked memory is held for their copies.
 _MOST_SENT = 2
 
 
 @dataclass
 class Entry:
-    """A batch that was read and not taken yet."""
+    """A batch that was read but not taken yet."""
 
     index: int
-    #: The batch itself where it is not uploaded, otherwise its shape.
+    #: The batch itself if it is not uploaded, otherwise its structure.
     tree: Any
     ticket: _sidestream.Ticket | None = None
-    #: Tensors that were on the device already, by their number among the arrays.
+    #: Tensors that already were on the device, by their index among the arrays.
     here: Any = None
-    #: An event after the work that made those tensors.
+    #: An event that is recorded after the work that made those tensors.
     event: Any = None
-    #: The loader's note on this batch.
+    #: The loader's state as of this batch.
     note: Any = None
 
 
@@ -57,15 +58,15 @@ class Noted:
 
     #: Number of batches that were taken.
     given: int = 0
-    #: Seconds from the first batch that was asked for to the last that was taken, of all iterations.
+    #: Seconds from the first request for a batch to the last batch that was taken, over all iterations.
     elapsed_s: float = 0.0
     #: Seconds that the caller waited for the loader.
     loader_s: float = 0.0
-    #: Seconds that it waited for a batch that was being packed or waited for a free slot.
+    #: Seconds that the caller waited for a batch that was being packed or waited for a free slot.
     slots_s: float = 0.0
     #: Warnings, each once.
     warnings: list[str] = field(default_factory=list)
-    #: Those that were not passed to Python's `warnings` yet.
+    #: Warnings that were not passed to Python's `warnings` yet.
     unsaid: deque[str] = field(default_factory=deque)
 
 
@@ -86,23 +87,22 @@ class Feed:
     ) -> None:
         self._source: Iterator[Any] | None = follower.begin()
         self._note = follower.note if follower.notes else None
-        #: The loader's note at its end.
+        #: The loader's state at its end.
         self.last_note: Any = None
         self._objects = _tree.Objects(device)
         self._ring = ring
-        #: The GPU's number, where PyTorch's tensors are handed out.
+        #: The GPU's index, if PyTorch tensors are handed out.
         self._ordinal = ordinal
         self._grows = grows
         self._noted = noted
         #: Whether each batch has its own memory.
         self._are_new = are_new
         self._process = os.getpid()
-        #: Seconds that ending this may still wait for the thread.
+        #: Seconds for which ending this feed may still wait for the thread.
         self._patience_s = PATIENCE_S
         # Queues instead of a condition: an interrupt while a condition waits may find its lock not held.
-        #: Batches for the caller. None follows the last, and stays in the queue.
         self._ready: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
-        #: One token for each batch that the thread may still pull, where no ring limits how far it runs
+        #: One token for each batch that the thread may still read, if no ring limits how far the thread runs
         #: ahead.
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(depth):
@@ -119,8 +119,8 @@ class Feed:
         self._pulls = True
         if ring is not None:
             ring.pause(False)
-        # The loader sees the variables and modes of the thread that iterates, as it would without a thread of
-        # ours.
+        # The loader sees the context variables and modes of the iterating thread, as it would without a
+        # separate thread.
         context, modes = contextvars.copy_context(), Modes()
         _interrupts.prepare()
         self._thread = threading.Thread(
@@ -135,19 +135,19 @@ class Feed:
         """Return the next batch, or None after the last.
 
         Raises:
-            BaseException: The error of the loader, after the batches that came before it.
+            BaseException: The error that the loader raised after the batches taken so far.
             RuntimeError: This process was forked from the one that began the iteration.
         """
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this iteration began before the process was forked, and its thread is the parent's; iterate "
-                "anew"
+                "again in this process"
             )
         entry: Entry | None
         try:
             entry = self._ready.get_nowait()
         except queue.Empty:
-            # An interrupt may have come between taking the end out of the queue and putting it back.
+            # An interrupt may have come after the end was taken out of the queue and before it was put back.
             entry = None if self._is_over and self._ready.empty() else self._waited()
         if entry is not None:
             if self._ring is None:
@@ -159,7 +159,7 @@ class Feed:
             try:
                 raise error
             finally:
-                # The traceback holds this frame, and the frame would hold the error.
+                # The traceback holds this frame, which must not hold the error in turn.
                 del error
         return None
 
@@ -202,13 +202,14 @@ class Feed:
         self._wait(math.inf)
 
     def end(self, patience_s: float = math.inf) -> None:
-        """Stop the thread, and wait for it at most ``patience_s``, and ``PATIENCE_S`` over all calls."""
+        """Stop the thread, and wait for it at most ``patience_s``, and at most ``PATIENCE_S`` over all calls.
+        """
         began = time.monotonic()
         try:
             self.stop()
             self._wait(min(patience_s, self._patience_s))
         except BaseException:
-            # A user who interrupts the wait does not want to wait at the end of the program either.
+            # After an interrupt of this wait, the end of the program does not wait either.
             self._patience_s = 0.0
             raise
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
@@ -217,7 +218,8 @@ class Feed:
         if os.getpid() != self._process or threading.current_thread() is self._thread:
             return
         deadline = time.monotonic() + timeout_s
-        # Not the thread's `join`: before Python 3.13 an interrupted `join` marks a running thread as ended.
+        # This does not use the thread's `join`: before Python 3.13 an interrupted `join` marks a running
+        # thread as ended.
         while not self._is_over:
             left_s = deadline - time.monotonic()
             if left_s <= 0.0:
@@ -227,7 +229,8 @@ class Feed:
         self._thread.join()
 
     def close_ring(self) -> None:
-        """Leave the memory of the device to the next prefetcher as soon as the thread has ended."""
+        """Close the ring once the thread has ended, so that the next prefetcher can reuse its device memory.
+        """
         if os.getpid() != self._process:
             return
         with self._ends:
@@ -259,7 +262,7 @@ class Feed:
         except Exception as raised:  # noqa: BLE001
             error = error or raised
         with self._ends:
-            # An error that will not be taken is not kept. A thread that sees `_is_over` takes the error.
+            # An error that will not be taken is not kept. A caller that sees `_is_over` takes the error.
             self._error = None if self.is_stopped else error
             self._source = None
             self._is_over = True
@@ -271,9 +274,9 @@ class Feed:
             self._ring.close()
 
     def _feed(self, index: int, sent: deque[tuple[_sidestream.Ticket, list[Any]]]) -> bool:
-        """Pull one batch and start its upload. Return False after the last.
+        """Read one batch and start its upload. Return False after the last.
 
-        No variable of this frame holds a batch while the loader is asked for the next one.
+        No variable of this frame holds a batch while the loader makes the next one.
         """
         if self._ring is None and not self._has_room():
             return False
@@ -303,8 +306,8 @@ class Feed:
     def _note_what_stays(self, classes: list[str]) -> None:
         for name in classes:
             text = (
-                f"what a {name} holds stays on the host, since it is not known how to rebuild one: let the"
-                " loader give a dictionary or a dataclass"
+                f"the arrays of a {name} stay on the host, since it is not known how to rebuild one: let"
+                " the loader return a dictionary or a dataclass"
             )
             if text not in self._noted.warnings:
                 self._noted.warnings.append(text)
@@ -350,7 +353,7 @@ class Feed:
             if self._are_new or all(_leaves.is_sole_owner(leaves, at) for at in direct):
                 sent.append((ticket, leaves))
             else:
-                # The loader may write to this memory for the next batch.
+                # The loader may write the next batch to this memory.
                 ticket.wait_source()
         while sent and (len(sent) > _MOST_SENT or sent[0][0].is_source_free()):
             sent.popleft()[0].wait_source()
@@ -373,7 +376,7 @@ class Feed:
                     error = again
             text = (
                 f"batch {index}: there is no memory for it on {ring.device} ({error}); use a smaller depth or"
-                ' smaller batches, let go of earlier ones, or use keep="copy"'
+                ' smaller batches, release earlier ones, or use keep="copy"'
             )
             out_of_memory: Any = MemoryError if torch is None else torch.cuda.OutOfMemoryError
             raise out_of_memory(text) from None

@@ -1,5 +1,5 @@
-"""Results out of the GPU while it keeps working: downloads on a separate stream, and a mean of losses that
-never blocks the loop.
+"""Downloads of results while the GPU continues to work, on a separate stream, and a mean of losses that never
+blocks the loop.
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ from sidestream._arguments import positive, truth
 
 Tree = TypeVar("Tree")
 
-#: The download side of each device, by the device's number.
+#: The downloads of each device, by the device's number.
 _sides: dict[int, _Side] = {}
-#: Most elements of a small tensor, for which starting a copy costs the host more than the bytes do.
+#: Maximum number of elements of a small tensor. For such tensors, starting a copy costs the host more than
+#: transferring the bytes.
 _SMALL = 4096
-#: Elements of a page, into which small results are put.
+#: Number of elements in a page of small results.
 _PAGE = 1024
-#: Scalars of a page. Their tensors are made in advance, since making one takes as long as sending it.
+#: Number of scalars in a page. Their tensors are made in advance, since making a tensor takes as long as
+#: sending one.
 _NUMBERS = 128
-#: Number of pending losses at which `update` looks which of them have arrived.
+#: Number of pending losses at which `update` checks for losses that have arrived.
 _MANY = 32
 
 
 def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
-    """Download tensors into pinned memory, and return a future of the same structure with tensors of the
-    host.
+    """Download tensors into pinned memory, and return a future of the same structure with CPU tensors.
 
     This replaces ``.item()``, ``.cpu()`` and ``.tolist()`` in a loop whose next steps do not depend on the
     value.
 
     **Ordering.** Neither the host nor the current stream waits for a download; the host does in ``result()``
     only. Tensors of up to 4,096 elements are written to pinned memory by a kernel on the current stream.
-    Larger ones are copied on a separate stream, one for each device, after all that the current stream has
-    been given so far. Under a check all of them are copied on that stream.
+    Larger ones are copied on a separate stream, one for each device, after all work that was submitted to the
+    current stream so far. Under a check all of them are copied on that stream.
 
     The values are those at the time of the call: the current stream first copies larger tensors on the
-    device, so that later writes to them change nothing. Small contiguous tensors of one type are put together
-    and come as one download. With ``snapshot=False`` large tensors are not copied first; then nothing may
-    write to them until the result is there. They may be dropped at any time.
+    device, so that later writes to them do not change the result. Small contiguous tensors of one type are
+    joined into one download. With ``snapshot=False`` large tensors are not copied first; then nothing may
+    write to them until the download is complete. They may be dropped at any time.
 
-    Results require no grad. A result stays in pinned memory as long as it is held. Small results share pages
-    of 1,024 elements, which ``torch.save`` writes whole: store a clone.
+    Results require no grad. The pinned memory of a result stays allocated as long as the result is
+    referenced. Small results share pages of 1,024 elements, which ``torch.save`` writes whole: store a clone.
 
     Args:
         values: A tensor, or nested dictionaries and other mappings, lists, tuples, named tuples and
-            dataclasses of tensors. Values that are not tensors are passed through. Tensors of the host are
-            copied, or with ``snapshot=False`` returned as they are.
+            dataclasses of tensors. Values that are not tensors are passed through. CPU tensors are copied, or
+            with ``snapshot=False`` returned unchanged.
         snapshot: Whether larger tensors are copied on the device first, which takes device memory of their
             size until the download is complete.
 
@@ -83,7 +84,7 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
         if leaf.is_cuda:
             devices.setdefault(leaf.get_device(), []).append(at)
     for at, leaf in enumerate(leaves):
-        # From here on nothing is recorded for a backward pass.
+        # No operation after this is recorded for a backward pass.
         leaf = leaf.detach()
         if leaf.is_conj() or leaf.is_neg():
             leaf = leaf.resolve_conj().resolve_neg()
@@ -97,7 +98,7 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
 
 
 def _download(torch: Any, device: int, leaves: list[Any], places: list[int], snapshot: bool) -> list[Any]:
-    """Replace the leaves of a device by tensors of the host, start their downloads, and return what to wait
+    """Replace the leaves of a device by CPU tensors, start their downloads, and return the objects to wait
     for.
     """
     _refuse_capture(torch)
@@ -157,18 +158,18 @@ def _placed(leaves: list[Any], ats: list[int], host: Any) -> None:
 
 
 def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
-    """Copy a small tensor by a kernel on the current stream. Return the tensor of the host and what to wait
+    """Copy a small tensor by a kernel on the current stream. Return the CPU tensor and the object to wait
     for, or None for a tensor that cannot be copied this way.
 
-    A loop calls this in each step, so it makes one call of PyTorch and one of the extension.
+    A loop calls this in each step, so it makes only one call to PyTorch and one to the extension.
     """
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return None
     count = tensor.numel()
     if not 0 < count <= _SMALL:
         return None
-    # A dispatch mode, such as a check, observes the operators of the other way instead. A conjugate or
-    # negative view has values that differ from those in memory.
+    # A dispatch mode, such as a check, observes the operators of the other way instead. The memory of a
+    # conjugate or negative view has values other than the tensor's.
     core = torch._C
     if (
         core._len_torch_dispatch_stack()
@@ -195,7 +196,7 @@ def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
 
 
 def _together(leaves: list[Any], places: list[int]) -> list[list[int]]:
-    """Return the leaves in groups that are copied together: small ones of one type."""
+    """Return the leaves in groups that are copied together: each group has small tensors of one type."""
     small: dict[Any, list[int]] = {}
     groups = []
     for at in places:
@@ -216,21 +217,23 @@ class _Side:
         self.kind = torch.cuda.Stream
         self.stream = torch.cuda.Stream(device)
         self.ids = (self.stream.stream_id, self.stream.device_index, self.stream.device_type)
-        #: An event for each thread: no other thread may record it between a record and the wait for that.
+        #: One event per thread: no other thread may record it between its record and the wait for that
+        #: record.
         self._own = threading.local()
-        #: A simulated GPU has no driver.
+        #: None for a simulated GPU, which has no driver.
         self.outbox = (
             None if getattr(torch.cuda, "is_simulated", False) else _sidestream.Outbox(f"cuda:{device}")
         )
-        #: By type: unused scalars, as tensors and addresses.
+        #: For each type: unused scalars, as tensors and addresses.
         self._numbers: dict[Any, list[tuple[Any, int]]] = {}
-        #: By type: the page for small results, its address, and how many of its elements are in use.
+        #: For each type: the page for small results, its address, and the number of its elements that are in
+        #: use.
         self._pages: dict[Any, tuple[Any, int, int]] = {}
         self._lock = threading.Lock()
 
     def room(self, torch: Any, like: Any, count: int) -> tuple[Any, int]:
-        """Return pinned memory for a small tensor, as a tensor and as an address. A page is freed when all
-        results in it are gone.
+        """Return pinned memory for a small tensor, as a tensor and as an address. A page is freed when no
+        result in it is referenced.
         """
         if count == 1 and not like.dim():
             numbers = self._numbers.setdefault(like.dtype, [])
@@ -245,7 +248,7 @@ class _Side:
         with self._lock:
             page, address, at = self._pages.get(like.dtype, (None, 0, _PAGE))
             if at + count > _PAGE:
-                # A tensor that is made in inference mode could not be changed outside of it.
+                # A tensor that is created in inference mode could not be changed outside that mode.
                 with torch.inference_mode(False):
                     page = torch.empty(_PAGE, dtype=like.dtype, device="cpu", pin_memory=True)
                 address, at = page.data_ptr(), 0
@@ -254,14 +257,15 @@ class _Side:
 
     @staticmethod
     def _more_numbers(torch: Any, dtype: Any) -> list[tuple[Any, int]]:
-        # As in `room`; and a view that is made in `no_grad` could not be changed in place outside of it.
+        # Inference mode is off for the reason given in `room`; and a view that is created in `no_grad` could
+        # not be changed in place outside `no_grad`.
         with torch.inference_mode(False), torch.enable_grad():
             page = torch.empty(_NUMBERS, dtype=dtype, device="cpu", pin_memory=True)
             address, size = page.data_ptr(), page.element_size()
             return [(page.as_strided((), (), at), address + at * size) for at in range(_NUMBERS)]
 
     def follow(self, torch: Any, current: tuple[int, int, int]) -> None:
-        """Make the download stream wait for all that another stream has been given so far."""
+        """Make the download stream wait for all work that another stream has been given so far."""
         own = self._own
         if getattr(own, "ids", None) != current:
             stream_id, device_index, device_type = current
@@ -287,7 +291,7 @@ class Fetched(Generic[Tree]):
     __slots__ = ("_events", "_values")
 
     def __init__(self, values: Tree, events: list[Any]) -> None:
-        """Take the tensors of the host, and the events after which they are complete."""
+        """Take the CPU tensors, and the events after which they are complete."""
         self._values = values
         self._events = events
 
@@ -300,10 +304,9 @@ class Fetched(Generic[Tree]):
         return True
 
     def result(self) -> Tree:
-        """Block until the download is complete, and return the values in pinned memory. Other threads of
-        Python run meanwhile.
-
-        The host waits for this download and for the work before it, not for what the device was given since.
+        """Block until the download is complete, and return the values in pinned memory. Other Python threads
+        run meanwhile. The host waits for this download and for the work before it, not for work that was
+        submitted later.
         """
         for event in self._events:
             event.synchronize()
@@ -325,10 +328,9 @@ class Fetched(Generic[Tree]):
 
 
 class RunningMean:
-    """The mean of the losses of a loop that does not wait for them.
-
-    Each ``update`` fetches the loss, and the host adds up in double precision what has arrived. Losses may
-    come from several devices and streams.
+    """The mean of the losses of a loop that does not wait for them. Each ``update`` fetches the loss, and the
+    host adds the values that have arrived in double precision. Losses may come from several devices and
+    streams.
 
     Example::
 
@@ -344,7 +346,7 @@ class RunningMean:
 
     def reset(self) -> None:
         """Forget all losses. Never blocks."""
-        #: The weighted sum, and the weight, of what has arrived.
+        #: The weighted sum and the total weight of the losses that have arrived.
         self._sum = 0.0
         self._weight = 0.0
         #: Pending losses, each with the weight of an element and the weight of all its elements.
@@ -355,8 +357,8 @@ class RunningMean:
 
         Args:
             loss: A tensor or a number. Each element of a tensor counts, so losses that were not reduced
-                (``reduction="none"``) give the mean over the samples; of several elements their sum is
-                fetched, in double precision. A number or a tensor of the host counts at once.
+                (``reduction="none"``) give the mean over the samples; if there are several elements, their
+                sum in double precision is fetched. A number or a CPU tensor counts at once.
             weight: Weight of each element, such as the number of samples that ``loss`` is the mean of; more
                 than 0.
 
@@ -385,7 +387,7 @@ class RunningMean:
             raise TypeError(f"loss is {type(loss).__name__}; give a tensor or a number")
 
     def value(self) -> float:
-        """Return the mean of the losses that have arrived, and nan before any has. Never blocks."""
+        """Return the mean of the losses that have arrived; nan if none has. Never blocks."""
         self._look()
         return self._sum / self._weight if self._weight else math.nan
 

@@ -1,9 +1,8 @@
-"""The state of a loader beside its batches, as of the batch that was taken and not of the one that was read
-last.
+"""The state of a loader as of the batch that was taken last, not of the batch that was read last.
 
-A loader of accelerate tells whether a batch is the last one, and ``accumulate`` steps by that. A loader with
-``state_dict`` tells how far it has come. Both change when a batch is read, and batches are read ahead. So the
-state is noted with each batch, and takes effect when that batch is handed over.
+A loader of accelerate has a flag for the last batch, which ``accumulate`` uses. A loader with ``state_dict``
+has its position. Both change when a batch is read, and batches are read ahead. So the state is stored with
+each batch, and takes effect when that batch is handed over.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ def follower(loader: Any, owner: Any, ordinal: int | None) -> Follower:
 
 def has_state(loader: Any) -> bool:
     """Return whether a loader has a state that it can continue from."""
-    # All loaders of accelerate have the methods; only those of stateful loaders have the state.
+    # All loaders of accelerate have the methods, but only stateful loaders have the state.
     if hasattr(type(loader), "adjust_state_dict_for_prefetch") and "dl_state_dict" not in vars(loader):
         return False
     return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 class Follower:
-    """The follower of a loader that only gives batches."""
+    """The follower of a loader that has no state apart from its batches."""
 
     #: Whether `note` has to be called after each batch.
     notes = False
@@ -51,15 +50,19 @@ class Follower:
         return iter(self.loader)
 
     def note(self) -> Any:
-        """Return the loader's state now. Called in the thread that reads, after each batch and at the end.
+        """Return the loader's present state. The reading thread calls this after each batch and at the end.
         """
         return None
 
     def taken(self, note: Any, is_first: bool) -> None:
-        """Make a noted state the current one, in the caller's thread: its batch is handed over."""
+        """Make a stored state the current one when its batch is handed over. This runs in the caller's
+        thread.
+        """
 
     def ended(self, note: Any) -> None:
-        """Make the state at the end the current one: the caller has reached the end."""
+        """Make the state at the end the current one when the caller has reached the end. This runs in the
+        caller's thread.
+        """
 
     def state(self) -> Any:
         """Return the state as of the batch that the caller took last."""
@@ -71,7 +74,7 @@ class Follower:
 
 
 class _NoState:
-    """Takes the place of a state that could not be read, with the error."""
+    """Replaces a state that could not be read, and has the error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -93,7 +96,7 @@ class _Stateful(Follower):
 
     def note(self) -> Any:
         try:
-            # The loader may change the returned object later.
+            # The loader may change the returned object later, so it is copied.
             return copy.deepcopy(self.loader.state_dict())
         except Exception as error:  # noqa: BLE001 - raised in the caller's thread if the state is asked for.
             return _NoState(error)
@@ -117,9 +120,9 @@ class _Stateful(Follower):
 class _OfAccelerate(Follower):
     """The follower of a loader that accelerate prepared.
 
-    The iteration runs over a twin: a second object on the same data, whose flags accelerate does not see. The
-    loader gets the flags with the batch that they belong to, and so does the prefetcher, which is the active
-    loader for accelerate.
+    The iteration runs over a twin: a second loader object with the same data, whose flags accelerate does not
+    see. When a batch is handed over, its flags are set on the loader and on the prefetcher, which accelerate
+    takes for the active loader.
     """
 
     notes = True
@@ -131,8 +134,9 @@ class _OfAccelerate(Follower):
         if dispatcher is not None and issubclass(type(loader), dispatcher) and loader.state.num_processes > 1:
             raise ValueError(
                 "accelerate hands out the batches of this loader by collective calls, which all ranks have to"
-                " make in one order, and a thread that reads ahead would make them beside those of the "
-                "training; prepare the loader with DataLoaderConfiguration(dispatch_batches=False)"
+                " make in one order, and a thread that reads ahead would make them concurrently with "
+                "those of the training; prepare the loader with "
+                "DataLoaderConfiguration(dispatch_batches=False)"
             )
         self._accelerate = accelerate
         # A weak reference, since the prefetcher holds this object.
@@ -148,10 +152,10 @@ class _OfAccelerate(Follower):
         device: Any = getattr(loader, "device", None)
         is_there = getattr(device, "type", None) == "cuda" and (device.index or 0) == self._ordinal
         if is_there:
-            # The twin would upload on the default stream, after the work of the training.
+            # The twin would upload on the default stream, after the training work there.
             twin.device = None
         if getattr(loader, "rng_types", None) is not None:
-            # A collective call, which has to be made in the thread of the training.
+            # This is a collective call, which has to be made in the training thread.
             self._accelerate.synchronize_rng_states(loader.rng_types, loader.synchronized_generator)
             twin.rng_types = None
         return iter(twin)
@@ -178,7 +182,7 @@ class _OfAccelerate(Follower):
 
 
 class _OfPrefetcher(Follower):
-    """The follower of another prefetcher, whose batches are taken in our thread and not by the caller."""
+    """The follower of another prefetcher, whose batches are taken by our thread, not by the caller."""
 
     notes = True
     _batches: Any = None
@@ -201,7 +205,7 @@ class _OfPrefetcher(Follower):
 
 
 class _Unseen:
-    """Takes the place of accelerate's state, for the twin that reads ahead."""
+    """Replaces accelerate's state for the twin that reads ahead."""
 
     def _add_dataloader(self, loader: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""How batches come out of a prefetcher: as PyTorch tensors, as ``DeviceArray``, or unchanged."""
+"""Hands batches of a prefetcher over to the caller: as PyTorch tensors, as ``DeviceArray``, or unchanged."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sidestream._feed import Entry
 from sidestream._stream import Stream
 
 
-#: Streams of transforms that no prefetcher uses, by the GPU's number. PyTorch caches memory for each stream,
-#: so the next prefetcher reuses one of these.
+#: Transform streams that no prefetcher uses, by the GPU's number. PyTorch caches memory for each stream, so
+#: the next prefetcher reuses one of these.
 _idle_streams: dict[int | None, list[Any]] = {}
 
 
 def empty_cache() -> None:
-    """Free the memory that prefetchers have left for the next one.
+    """Free the memory that closed prefetchers have left for the next one.
 
     A prefetcher that is closed or gone leaves its memory, streams and threads to the next one on the same
     device: at most 512 MiB of device memory and 512 MiB of pinned memory, in at most eight pieces of each.
-    Prefetchers that exist never share it, and a forked child has none. The memory is also freed when there is
-    none for a batch, and when PyTorch's allocator has run out of memory: that call of PyTorch fails all the
-    same, and the next one finds the memory. Like ``torch.cuda.empty_cache()``, this takes nothing from
-    prefetchers and batches that exist. Do not call it during a capture.
+    Prefetchers that exist never share it, and a forked child has none. The memory is also freed when a batch
+    finds no memory, and when PyTorch's allocator has run out of memory: that allocation still fails, and the
+    next one can use the memory. Like ``torch.cuda.empty_cache()``, this does not affect existing prefetchers
+    and batches. Do not call it during a capture.
 
     Blocks until the uses of the memory are complete on the device.
     """
@@ -34,12 +34,12 @@ def empty_cache() -> None:
 
 
 def target(device: Any, copies: bool, stream: Any) -> Target:
-    """Return where batches go. PyTorch is used if the program has imported it."""
+    """Return the target of batches. PyTorch is used if the program has imported it."""
     torch = sys.modules.get("torch")
     name = _name(device, torch)
     if name == "cpu":
         if stream is not None:
-            raise ValueError('the processor has no streams; leave out stream, or give device="cuda"')
+            raise ValueError('the CPU has no streams; leave out stream, or give device="cuda"')
         return Target("cpu")
     if torch is not None and is_of("cuda", name):
         if getattr(torch.cuda, "is_simulated", False):
@@ -59,13 +59,13 @@ def _current(torch: Any) -> str:
 
 
 class Target:
-    """The host: batches come out unchanged."""
+    """The host as the target: batches are handed over unchanged."""
 
     #: The device of the ring; None without a ring.
     ring_device: str | None = None
-    #: The GPU's number, where PyTorch tensors are handed out.
+    #: The GPU's number, if PyTorch tensors are handed out.
     ordinal: int | None = None
-    #: PyTorch's device, which objects are moved to; None where they are not.
+    #: PyTorch's device, to which objects are moved; None if they are not moved.
     device: Any = None
     #: Whether transforms run on a separate stream.
     transforms_ahead = False
@@ -79,7 +79,7 @@ class Target:
 
 
 class _Arrays(Target):
-    """A GPU without PyTorch, or a simulated one."""
+    """A GPU without PyTorch, or a simulated GPU, as the target."""
 
     def __init__(self, name: str, copies: bool, stream: Any) -> None:
         super().__init__(name)
@@ -90,7 +90,7 @@ class _Arrays(Target):
     def hand_over(self, entry: Entry) -> Any:
         assert entry.ticket is not None
         if self._stream is None:
-            # Made after the ring, whose errors explain better what is wrong with a device.
+            # The stream is created after the ring, whose errors explain better what is wrong with a device.
             self._stream = Stream(self.name, name="consumer")
         lease = entry.ticket.hand_over(self._stream)
         if self._copies:
@@ -99,7 +99,7 @@ class _Arrays(Target):
 
 
 class _Simulated(Target):
-    """A GPU that `check` simulates: a batch is copied when it is handed out, on the stream that takes it."""
+    """A GPU that `check` simulates: a batch is copied when it is handed over, on the stream that takes it."""
 
     def __init__(self, name: str, torch: Any) -> None:
         super().__init__(name)
@@ -115,7 +115,7 @@ class _Simulated(Target):
 
 
 class _Torch(Target):
-    """A GPU that PyTorch uses."""
+    """A GPU that PyTorch uses, as the target."""
 
     transforms_ahead = True
 
@@ -125,13 +125,13 @@ class _Torch(Target):
         self.torch = torch
         if torch.cuda.is_available():
             torch.cuda.init()
-        # Without an index PyTorch has no CUDA, and the ring will raise an error that says why.
+        # Without an index, PyTorch has no CUDA, and the ring will raise an error that says why.
         self.ordinal = torch.device(name).index or 0
         self.device = torch.device("cuda", self.ordinal)
         self._copies = copies
         self._stream = stream
         self._side: Any = None
-        #: The address of the last batch.
+        #: The device address of the last batch.
         self.handed_over = 0
         _note_streams_of_our_memory(torch)
         _hear_of_missing_memory(torch)
@@ -139,7 +139,7 @@ class _Torch(Target):
     def __del__(self) -> None:
         side = getattr(self, "_side", None)
         if side is not None and _idle_streams is not None:
-            # Its work may be pending: the next transforms are ordered after it.
+            # Work on this stream may be pending: the next transforms are ordered after it.
             _idle_streams.setdefault(self.ordinal, []).append(side)
 
     def hand_over(self, entry: Entry) -> Any:
@@ -151,7 +151,7 @@ class _Torch(Target):
         lease = entry.ticket.hand_over(current)
         self.handed_over = lease.address()
         tensors, odd = lease.tensors(torch._C._from_dlpack)
-        # From here on the tensors hold the lease.
+        # The tensors hold the lease from here on.
         del lease
         for at, name, shape in odd:
             tensors[at] = tensors[at].view(getattr(torch, name)).view(shape)
@@ -160,7 +160,7 @@ class _Torch(Target):
         if entry.here:
             tensors = self._with_those_that_were_here(entry, tensors)
         if entry.tree.has_objects and self._stream is not None:
-            # Objects that are moved by their `to` use PyTorch's current stream.
+            # The `to` method of an object uses PyTorch's current stream.
             with torch.cuda.stream(self.on_stream()):
                 return entry.tree.unflatten(tensors)
         return entry.tree.unflatten(tensors)
@@ -177,7 +177,7 @@ class _Torch(Target):
         return self._side
 
     def on_stream(self) -> Any:
-        """Return the stream that batches are taken on, as a stream of PyTorch."""
+        """Return the stream on which batches are taken, as a PyTorch stream."""
         torch = self.torch
         if self._stream is None:
             return torch.cuda.current_stream(self.ordinal)
@@ -197,7 +197,7 @@ class _Torch(Target):
         return copies
 
     def _with_those_that_were_here(self, entry: Entry, uploaded: list[Any]) -> list[Any]:
-        # The feeder's stream made these tensors, and this stream uses them.
+        # These tensors were made on the feeder's stream, and are used on this stream.
         current = self.on_stream()
         current.wait_event(entry.event)
         rest = iter(uploaded)
@@ -216,10 +216,11 @@ class Transformer:
     """The transform of one iteration, on a separate stream.
 
     The transform of a batch is issued when that batch is asked for, after the step on the previous batch has
-    been submitted to the current stream. It does not wait for that step, so the two overlap: while the device
-    runs the step, the host issues the transform, which the device runs concurrently. Issued before the step,
-    it would delay the step by the time that the host takes. It waits for what was submitted to the current
-    stream before the previous batch was handed over.
+    been submitted to the current stream. The transform does not wait for that step, so the two overlap: while
+    the device runs the step, the host issues the transform, which the device runs concurrently. If the
+    transform were issued before the step, the host would need time for it first and delay the step. The
+    transform waits for the work that was submitted to the current stream before the previous batch was handed
+    over.
     """
 
     def __init__(self, target: Target, transform: Callable[[Any], Any]) -> None:
@@ -227,7 +228,8 @@ class Transformer:
         self._target = target
         self._transform = transform
         self._stream = target.side_stream()
-        #: An event after what was submitted to the current stream before the last batch was handed over.
+        #: An event after the work that was submitted to the current stream before the last batch was handed
+        #: over.
         self._before_step: Any = None
         #: Whether a transform returned tensors in an opaque object.
         self._hides = False
@@ -237,8 +239,8 @@ class Transformer:
         target, stream = self._target, self._stream
         torch, current = target.torch, target.on_stream()
         if self._before_step is None or self._hides:
-            # Memory of tensors that `record_stream` could not be called for is reused by transforms only,
-            # which then wait for every use.
+            # `record_stream` cannot be called for tensors in opaque objects. Their memory is reused by
+            # transforms only, which then wait for every use.
             stream.wait_stream(current)
         else:
             stream.wait_event(self._before_step)
@@ -250,7 +252,7 @@ class Transformer:
         tensors, shape = _tree.tensors_of(batch)
         for tensor in tensors:
             if tensor.is_cuda:
-                # For PyTorch's memory, and for the ring's too: see `_note_streams_of_our_memory`.
+                # This covers PyTorch's memory, and the ring's too: see `_note_streams_of_our_memory`.
                 tensor.record_stream(current)
         self._hides = self._hides or shape.has_objects
         current.wait_event(after)
@@ -259,7 +261,7 @@ class Transformer:
 
 
 def _in_stream(target: _Torch, entry: Entry) -> Any:
-    """Take a batch on the current stream, whatever stream the prefetcher was given."""
+    """Take a batch on the current stream, regardless of the stream that the prefetcher was given."""
     given, target._stream = target._stream, None
     try:
         return target.hand_over(entry)
@@ -272,13 +274,13 @@ _hears = False
 
 def _hear_of_missing_memory(torch: Any) -> None:
     """Free the cached memory when PyTorch's allocator has run out: that allocation fails, and the next one
-    finds the memory.
+    can use the memory.
     """
     global _hears
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if not _hears and attach is not None:
         _hears = True
-        # A PyTorch without CUDA has no allocator that could fail.
+        # A build of PyTorch without CUDA has no allocator that could fail.
         with contextlib.suppress(RuntimeError):
             attach(lambda device, allocated, total, free: _sidestream.empty_cache())
 
@@ -296,7 +298,7 @@ def _note_streams_of_our_memory(torch: Any) -> None:
         try:
             address = self.data_ptr() if self.is_cuda else 0
         except RuntimeError:
-            # A tensor without memory, such as one that is being traced.
+            # The tensor has no memory, for instance because it is being traced.
             return
         if address:
             _sidestream.note_stream(address, stream)

@@ -1,8 +1,8 @@
 """Ends a thread's wait for the workers of a DataLoader.
 
-A DataLoader waits for its workers' batches in turns of five seconds, and nothing can wake it. On the threads
-that prefetch the turns are short, and the wait ends when the thread is to end. The waits of other threads do
-not change.
+A DataLoader waits for its workers' batches in turns of five seconds, which nothing can interrupt. On
+prefetching threads these turns are short, and the wait ends when the thread is to end. The waits of other
+threads do not change.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: Longest time in seconds that a wait continues after its thread was stopped.
+#: Maximum seconds for which a wait continues after its thread was stopped.
 TURN_S = 0.1
 
-#: The modules and names of iterators over workers.
+#: The modules and names of the iterators that wait for workers.
 _ITERATORS = (
     ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"),
     ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulMultiProcessingDataLoaderIter"),
@@ -33,12 +33,12 @@ class Stopped(BaseException):
 
 
 def let_waits_end(is_stopped: Callable[[], bool]) -> None:
-    """Make waits of this thread for workers end with ``Stopped`` as soon as ``is_stopped`` returns True."""
+    """Make this thread's waits for workers end with ``Stopped`` as soon as ``is_stopped`` returns True."""
     _of_thread.is_stopped = is_stopped
 
 
 def prepare() -> None:
-    """Make the iterators that are imported by now wait in short turns. Threads that have not called
+    """Make the iterators that have been imported wait in short turns. Threads that have not called
     ``let_waits_end`` are not affected.
     """
     for module, name in _ITERATORS:

@@ -1,4 +1,4 @@
-"""Tensors and numpy arrays as memory of the host: their addresses, shapes and types."""
+"""Tensors and NumPy arrays as host memory: their addresses, shapes and types."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from typing import Any
 
 from sidestream import _sidestream
 
-#: numpy's types that GPUs have.
+#: NumPy types that GPUs support.
 _NUMPY = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
     .split()
 )
 
-#: PyTorch's types by name, without its prefix.
+#: The names of PyTorch types, without the prefix.
 _names: dict[Any, str] = {}
 
 
 def plain_tensor() -> tuple[Any, Any]:
-    """Return PyTorch's class of plain tensors, and the function that exports one as a capsule; None and None
-    where PyTorch is not imported.
+    """Return PyTorch's class of plain tensors, and the function that exports a tensor as a capsule; None and
+    None if PyTorch is not imported.
     """
     torch = sys.modules.get("torch")
-    # A module that is being imported does not have all its attributes.
+    # A module may lack attributes while it is being imported.
     if torch is None or not hasattr(torch, "_C") or not hasattr(torch, "Tensor"):
         return None, None
     return torch.Tensor, torch._C._to_dlpack
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether the value is a tensor of PyTorch."""
+    """Return whether the value is a PyTorch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_array(value: Any) -> bool:
-    """Return whether the value is a tensor of PyTorch or an array of numpy, judged by its class only."""
+    """Return whether the value is a PyTorch tensor or a NumPy array, judged only by its class."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     kinds = (getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None))
     return any(kind is not None and issubclass(type(value), kind) for kind in kinds)
 
 
 def on_host(leaf: Any) -> tuple[Any, int, int, bool, Any, str]:
-    """Return the array as contiguous memory of the host, its address, its bytes, whether it is copied from
-    where it is, its shape, and its type.
+    """Return the array as contiguous host memory, its address, its number of bytes, whether it can be
+    uploaded directly from there, its shape, and its type.
 
     Raises:
         TypeError: The array is not on the host, or GPUs do not have its type.
@@ -58,24 +58,24 @@ def makes_each_anew(loader: Any) -> bool:
 
 
 def is_sole_owner(leaves: list[Any], index: int) -> bool:
-    """Return whether this list is the only owner of the tensor and its memory, as far as that is known."""
+    """Return whether this list is the only known owner of the tensor and its memory."""
     if _sidestream.references(leaves, index) > 1:
         return False
     torch: Any = sys.modules["torch"]
     uses = getattr(torch._C, "_storage_Use_Count", None)
     storage = leaves[index].untyped_storage()
     if uses is None or not hasattr(storage, "resizable"):
-        # An older PyTorch, which does not count them.
+        # Older versions of PyTorch do not count the uses.
         return False
-    # Memory of numpy or another library has an owner that is not counted; such memory cannot be resized.
+    # The memory of NumPy or another library has an owner that is not counted; such memory cannot be resized.
     if not storage.resizable():
         return False
-    # The tensor and this function use the storage.
+    # The tensor and this function are two uses of the storage.
     return bool(uses(storage._cdata) <= 2)
 
 
 def name_of(dtype: Any) -> str:
-    """Return the name of a type of PyTorch without the prefix ``torch.``."""
+    """Return the name of a PyTorch type without the prefix ``torch.``."""
     name = _names.get(dtype)
     if name is None:
         name = _names[dtype] = str(dtype).removeprefix("torch.")
@@ -87,12 +87,12 @@ def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise TypeError(
             "this tensor is sparse, nested or quantized, and only dense ones are prefetched; convert it in "
-            "the loader, or put it into an object that is handed on as it is"
+            "the loader, or put it into an object that is passed through"
         )
     if not tensor.is_cpu:
         raise TypeError(
-            f"this tensor is on {tensor.device}, and what is prefetched comes from the host; give it as a "
-            "tensor of the host, or of the device that is prefetched to"
+            f"this tensor is on {tensor.device}, but prefetched tensors come from the host; give it as a CPU "
+            "tensor, or as a tensor on the target device"
         )
     if tensor.requires_grad:
         tensor = tensor.detach()

@@ -1,4 +1,4 @@
-"""``overlap`` of a user's own loop: what overlapping uploads with its step is worth, measured."""
+"""``overlap`` for a user's own loop: measures what overlapping its uploads with its step is worth."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sidestream._arguments import items
 from sidestream._prefetch import prefetch
 from sidestream._results import Result
 
-#: Least batches of a timed loop, and its seconds, roughly.
+#: Minimum number of batches of a timed loop, and its approximate seconds.
 LEAST_BATCHES = 10
 SECONDS = 0.15
 MOST_BATCHES = 2_000
-#: Least share of the time for which changing a loop is worth it.
+#: Minimum share of the time for which changing a loop is worth it.
 WORTH = 0.05
 
 
@@ -34,8 +34,8 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         raise ValueError(
-            'overlap(step, batches) measures on a GPU of PyTorch, and there is none here; overlap("sim:h200",'
-            " kernel_ms=…, upload_ms=…) says what times that you know would give"
+            'overlap(step, batches) measures on a PyTorch GPU, and there is none here; overlap("sim:h200",'
+            " kernel_ms=…, upload_ms=…) predicts from times that you know"
         )
     items("batches", batches)
     given = list(islice(batches, 64))
@@ -47,7 +47,7 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
     ]
     sizes = [sum(leaf.nbytes for leaf in _tree.tensors_of(batch)[0]) for batch in given]
     if not given or not any(sizes):
-        raise ValueError("the batches hold no tensors of the host; give some of those that the loader gives")
+        raise ValueError("the batches contain no CPU tensors; pass batches as the loader yields them")
     device = torch.device("cuda", torch.cuda.current_device())
 
     def moved(batch: Any, non_blocking: bool) -> Any:
@@ -113,7 +113,7 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
 
 
 def _with_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the batch with its tensors of the host replaced."""
+    """Return the batch with its CPU tensors replaced."""
     leaves, shape = _tree.tensors_of(batch)
     return shape.unflatten([change(leaf) if leaf.is_cpu else leaf for leaf in leaves])
 
@@ -126,7 +126,7 @@ class LoopOverlap(Result):
         name: The name of the step.
         device_name: The vendor's name of the GPU.
         batches: Number of batches that were given.
-        batch_bytes: Bytes of a batch, in the mean.
+        batch_bytes: Mean number of bytes of a batch.
         step_ns: Time of the step alone, on a batch that is on the device.
         upload_ns: Time of the upload of a batch alone, from ``pinned`` and from ``pageable`` memory.
         loop_ns: Time for a batch in the whole loop: with ``.to()`` of ``pageable`` batches, with
@@ -145,8 +145,8 @@ class LoopOverlap(Result):
 
     @property
     def limit_ns(self) -> float:
-        """The least time of a batch: of the step or of the upload from pinned memory, whichever is longer, in
-        nanoseconds.
+        """Minimum time of a batch, in nanoseconds: that of the step or of the upload from pinned memory,
+        whichever is longer.
         """
         return max(self.step_ns, self.upload_ns["pinned"])
 
@@ -175,8 +175,8 @@ class LoopOverlap(Result):
             )
         if by == "the uploads":
             text += (
-                " What is left is set by the uploads: a smaller type or a transform on the device would gain "
-                "more."
+                " The remaining time is set by the uploads: a smaller dtype or a transform on the device "
+                "would gain more."
             )
         return text
 

@@ -1,4 +1,4 @@
-"""The state of PyTorch that belongs to a thread, taken over by another thread."""
+"""Transfers PyTorch's per-thread state to another thread."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _KINDS = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "ipu", "xla")
 
 
 class Modes:
-    """The modes of the thread that makes this object, for the thread that enters it.
+    """The modes of the thread that creates this object, for the thread that enters it.
 
     These are grad mode, inference mode, autocast, and function modes (``TorchFunctionMode``), which include
-    ``with torch.device(…)`` and ``torch.set_default_device``. Modes that see operators
-    (``TorchDispatchMode``) are not taken over: they count or change what runs in their thread, and may not be
-    safe in two threads.
+    ``with torch.device(…)`` and ``torch.set_default_device``. Modes that observe operators
+    (``TorchDispatchMode``) are not transferred: they count or change what runs in their thread, and may not
+    be safe in two threads.
     """
 
     def __init__(self) -> None:
         torch = sys.modules.get("torch")
-        # A module that is being imported does not have all its attributes.
+        # A module may lack attributes while it is being imported.
         self._torch: Any = torch if hasattr(torch, "is_inference_mode_enabled") else None
         self._entered = contextlib.ExitStack()
         if self._torch is None:
@@ -44,7 +44,8 @@ class Modes:
         for kind, dtype, caches in self._autocasts:
             enter(torch.autocast(kind, dtype=dtype, enabled=True, cache_enabled=caches))
         for mode in self._functions:
-            # Not by `with`: the mode has been entered in its own thread, and may be enterable only once.
+            # Pushed instead of entered by `with`: the mode has been entered in its own thread, and may be
+            # enterable only once.
             torch._C._push_on_torch_function_stack(mode)
             self._entered.callback(torch._C._pop_torch_function_stack)
 
@@ -55,12 +56,11 @@ class Modes:
 
 
 def _autocasts(torch: Any) -> list[tuple[str, Any, bool]]:
-    """Return each autocast that is on: its device type, its type of numbers, and whether it caches
-    conversions.
+    """Return each autocast that is enabled: its device type, its dtype, and whether it caches conversions.
     """
     caches = torch.is_autocast_cache_enabled()
     if not hasattr(torch, "get_autocast_dtype"):
-        # PyTorch before 2.4.
+        # For PyTorch before 2.4.
         older = []
         if torch.is_autocast_enabled():
             older.append(("cuda", torch.get_autocast_gpu_dtype(), caches))

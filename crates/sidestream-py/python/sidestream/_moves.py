@@ -1,4 +1,4 @@
-"""The bytes that a call moves between host and device, and its waits."""
+"""Counts the bytes that a call copies between host and device, and its waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Moved:
 
     uploaded: int = 0
     downloaded: int = 0
-    #: The operator or call by which the host waited, for each wait.
+    #: For each wait, the operator or call by which the host waited.
     waits: list[str] = field(default_factory=list)
 
 

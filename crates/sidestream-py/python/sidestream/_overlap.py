@@ -1,4 +1,4 @@
-"""``overlap``: what overlapping copies with computing is worth for a job."""
+"""``overlap``: measures what overlapping copies with computation is worth for a job."""
 
 from __future__ import annotations
 
@@ -53,32 +53,32 @@ def overlap(
     """Run a job of uploads, kernels and downloads in every usual arrangement of streams, and compare them.
 
     This is the command ``sidestream overlap``. On a simulated device nothing runs and no GPU is needed. On a
-    real one each time is measured, on separate streams that wait for no other work. Other threads run
+    real device each time is measured, on separate streams that wait for no other work. Other threads run
     meanwhile.
 
-    ``overlap(step, batches)`` measures a loop of yours on PyTorch's GPU: ``step(batch)`` on batches that are
-    on the device already, their uploads from pinned and from pageable memory, and the whole loop in turn with
+    ``overlap(step, batches)`` measures your own loop on PyTorch's GPU: ``step(batch)`` on batches that are
+    already on the device, their uploads from pinned and from pageable memory, and the whole loop in turn with
     ``.to()``, with ``non_blocking`` copies of pinned batches and with ``prefetch``. The step is called some
     hundred times, and trains as it does so.
 
     Args:
         device: ``"sim:h200"``, ``"sim:a100"`` and so on (``sidestream devices`` lists them),
             ``"sim:FILE.toml"``; ``"cuda:0"`` and so on, also as a ``torch.device`` or a number. By default
-            ``"auto"``: the first GPU, or ``"sim:h200"`` where there is none. Or a function of a batch.
-        batches: With a function, some batches of the host, which are used again and again; at most 64 are
+            ``"auto"``: the first GPU, or ``"sim:h200"`` if there is none. Or a function of a batch.
+        batches: With a function, some batches of CPU tensors, which are used again and again; at most 64 are
             taken.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the
             ``i``.
         count: Number of batches, at most 100,000.
-        work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000.
+        work: Work of the kernel: multiplications and additions for each four bytes, at most 10,000,000.
             Choose it so that the kernel's time in the result is that of your kernel.
-        kernel_ms: Milliseconds of computing for a batch of your own job, instead of ``batch`` and ``work``;
+        kernel_ms: Milliseconds of kernels for a batch of your own job, instead of ``batch`` and ``work``;
             simulated devices only.
         upload_ms: Milliseconds of its upload from pinned memory; by default there is no upload.
         download_ms: Milliseconds of its download; by default there is no download.
         download: Whether the results of ``batch`` and ``work`` are copied back.
-        streams: Most streams of an arrangement, from 4 to 16.
-        rounds: How often each loop of ``overlap(step, batches)`` is measured.
+        streams: Maximum number of streams of an arrangement, from 4 to 16.
+        rounds: Number of times that each loop of ``overlap(step, batches)`` is measured.
 
     Returns:
         An ``Overlap``, or for a function a ``LoopOverlap``. Both have ``verdict`` and ``limit_ns``.
@@ -86,7 +86,7 @@ def overlap(
     Raises:
         DeviceError: There is no such device, or its file cannot be read.
         TypeError: A figure is not a whole number, or ``device`` is not a name.
-        ValueError: A figure is out of range, the batches do not fit, or the device is the processor.
+        ValueError: A figure is out of range, the batches do not fit, or the device is the CPU.
     """
     if callable(device) and not (batches is None and isinstance(device, type)):
         from sidestream._loop import measured
@@ -105,13 +105,13 @@ def overlap(
                 (
                     batch
                     if isinstance(batch, str)
-                    else str(whole("batch", batch, 4, 'its bytes, or a text such as "4MiB"'))
+                    else str(whole("batch", batch, 4, 'its bytes, or a string such as "4MiB"'))
                 ),
             )
         )
     if work is not None:
         options.append(
-            ("work", str(whole("work", work, 1, "the multiplications and additions for each four bytes")))
+            ("work", str(whole("work", work, 1, "the multiplications and additions per four bytes")))
         )
     for name, ms in (("kernel-ms", kernel_ms), ("upload-ms", upload_ms), ("download-ms", download_ms)):
         if ms is not None:
@@ -132,8 +132,8 @@ class Arrangement:
             and k slots), or ``pipeline`` (the library's, with k slots).
         k: Number of streams, or of slots.
         time_ns: The time of the whole job, in nanoseconds.
-        share: The limit divided by the time: 1 is all that the device can do.
-        gb_per_s: The bytes that the job copies, up and down, divided by its time; None where only times are
+        share: The limit divided by the time; 1 is the best that the device can do.
+        gb_per_s: The bytes that the job copies, up and down, divided by its time; None if only times are
             known.
     """
 
@@ -166,8 +166,8 @@ class Overlap(Told):
 
     @property
     def limit_ns(self) -> int:
-        """The least time of the job: the longest of the copies, the kernels and the host's calls alone, in
-        nanoseconds.
+        """Minimum time of the job, in nanoseconds: the longest of the copies, the kernels and the host's
+        calls alone.
         """
         return int(self.to_dict()["limit_ns"])
 

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 Mode = Literal["auto", "serial", "streams"]
 
 
-# The first overload also matches a list that is unpacked with a star.
+# This first overload also matches a list that is unpacked with a star.
 @overload
 def parallel(
     first: Callable[..., Result],
@@ -52,7 +52,7 @@ def parallel(*branches: Any, mode: Mode = "auto") -> Parallel[Any]:
     the tuple of their results.
 
     ``left, right = sidestream.parallel(f, g)(x)`` has the values of ``f(x), g(x)``, in forward and backward,
-    bit for bit where PyTorch's algorithms are deterministic. The result is an ``nn.Module``. Branches that
+    bit for bit if PyTorch's algorithms are deterministic. The result is an ``nn.Module``. Branches that
     are modules are its submodules, named by their numbers, so ``parameters()``, ``state_dict()``, ``to()``
     and one optimizer for all work as usual. A branch may also be a function, or consist of branches itself.
 
@@ -61,25 +61,25 @@ def parallel(*branches: Any, mode: Mode = "auto") -> Parallel[Any]:
     Backward runs each branch on the stream of its forward pass. Arguments may be nested as for ``fetch``;
     tensors inside objects of other classes are not seen, and need ``record_stream``.
 
-    **Measurement.** Side streams gain where a branch leaves a part of the GPU idle, and cost time where the
+    **Measurement.** Side streams gain time if a branch leaves a part of the GPU idle, and cost time if the
     host is the limit. So with ``mode="auto"`` the first calls are made both ways in turn, in two to five
     segments of each until these agree. A segment has at least ten calls and takes about 50 ms; the device is
-    idle at both of its ends. The time of a call reaches to the next call, so it includes the backward pass.
+    idle at both of its ends. The time of a call ends at the next call, so it includes the backward pass.
     Streams are kept if they take 2 % less in the median, and less in four rounds of five. Calls with
-    gradients and calls without are measured separately. ``choice`` says what was found, and ``remeasure()``
-    starts over. During a capture nothing is measured, and the branches run on streams unless they were found
-    to be faster one after the other.
+    gradients and calls without are measured separately. ``choice`` has the result, and ``remeasure()`` starts
+    over. During a capture nothing is measured, and the branches run on streams unless they were measured to
+    be faster one after another.
 
-    **What branches may share.** What they only read. A branch that writes to what another one uses, such as
-    an argument or the running statistics of a layer in both, races with it. A tensor that a branch uses
-    without getting it as an argument, such as one that a closure holds, has to live until the backward pass
-    is complete. Under ``autocast`` the branches convert a weight at each use, because streams would share
-    autocast's cache without a wait.
+    **What branches may share.** Branches may share data that they only read. A branch that writes to data of
+    another one, such as an argument or the running statistics of a layer in both, races with it. A tensor
+    that a branch uses but does not get as an argument, such as one that a closure holds, must live until the
+    backward pass is complete. Under ``autocast`` the branches convert a weight at each use, because streams
+    would share autocast's cache without a wait.
 
     Args:
         branches: Modules or functions that take the same arguments.
-        mode: ``"auto"``, or ``"serial"`` or ``"streams"``, which measure nothing. On the processor the
-            branches run one after the other.
+        mode: ``"auto"``, or ``"serial"`` or ``"streams"``, which measure nothing. On the CPU the branches run
+            one after another.
 
     Returns:
         The module, which has ``choice`` and ``remeasure()``.

@@ -1,4 +1,4 @@
-"""Batches that are on the device before the loop takes them."""
+"""``prefetch``: uploads batches to the device before the loop takes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sidestream._results import Result
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The largest ``depth``: there is no memory for more batches.
+#: Maximum ``depth``: memory would not suffice for more batches.
 MOST_DEPTH = 4096
 
 Batch = TypeVar("Batch")
@@ -70,16 +70,16 @@ def prefetch(
     stream: Any = None,
     max_pinned: int | None = None,
 ) -> Prefetcher[Any]:
-    """Iterate over the batches of ``loader`` on a device, each uploaded while earlier ones are being
-    computed.
+    """Iterate over the batches of ``loader`` on a device, each uploaded while the loop computes on earlier
+    ones.
 
-    ``loader`` yields tensors, numpy arrays, or nested structures of them, pinned or not: dictionaries and
+    ``loader`` yields tensors, NumPy arrays, or nested structures of them, pinned or not: dictionaries and
     other mappings, lists, tuples, named tuples, dataclasses and ``TensorDict`` objects. A batch comes out
     with the same structure and with its arrays on the device. Several threads pack each batch into pinned
-    memory, and one copy on a separate stream uploads it; a pinned tensor of 256 KiB or more is copied from
-    where it is. Values that are not arrays of numbers are passed through, and so are tensors that are on the
-    device already. An object of another class that holds tensors and has a method ``to`` is moved to a GPU
-    with ``to`` when you take its batch, not ahead of that.
+    memory, and one copy on a separate stream uploads it; a pinned tensor of 256 KiB or more is copied
+    directly. Values that are not arrays of numbers are passed through, and so are tensors that are already on
+    the device. An object of another class that holds tensors and has a method ``to`` is moved to a GPU with
+    ``to`` when you take its batch, not ahead of that.
 
     With PyTorch imported the arrays become ordinary tensors with the values that ``.to(device)`` would give.
     Without it, and on simulated devices, they become ``DeviceArray``.
@@ -87,41 +87,41 @@ def prefetch(
     **Ordering.** The stream that is current where a batch is taken waits for the upload and the transform of
     that batch. The host waits only for the loader.
 
-    **How long a batch is valid.** As long as you hold one of its tensors or a view of one: for work on the
-    stream that was current where the batch was taken, on every stream named with
+    **How long a batch is valid.** A batch is valid as long as you hold one of its tensors or a view of one:
+    for work on the stream that was current where the batch was taken, on every stream named with
     ``tensor.record_stream(stream)``, and on the stream of a library that takes a tensor with ``from_dlpack``.
-    These other streams have to wait for the first one. When the last tensor is gone, the next upload into its
-    memory waits for the work that these streams had been given by then. Streams that were not named, and work
-    submitted after the last tensor is gone, are not waited for.
+    These other streams must wait for the first one. When the last tensor is gone, the next upload into its
+    memory waits for the work that was submitted to these streams by then. It does not wait for streams that
+    were not named, or for work that is submitted after the last tensor is gone.
 
     Args:
         loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your
             thread, and a thread of the prefetcher pulls the batches ahead of you: batches that you do not
-            take are lost. Once the loader is asked for the next batch, it may refill arrays of numbers that
-            go to a device, but nothing else: not what is passed through, and with ``"cpu"`` nothing at all.
+            take are lost. When the loader makes the next batch, it may refill arrays of numbers that go to a
+            device, but no values that are passed through, and with ``"cpu"`` no arrays at all.
         device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only
             read ahead; ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there
             is one, otherwise ``"cpu"``.
-        depth: Number of batches that fit in device memory at once, the one in use included, from 1 to 4,096;
+        depth: Number of batches that fit in device memory at once, including the one in use, from 1 to 4,096;
             a transform adds one more. Each array begins at a multiple of 512 bytes. In a plain ``for`` loop
             with ``keep="grow"``, 1 becomes 2, because the loop variable holds a batch while the next one is
             taken. On ``"cpu"``, the number of batches that are read ahead.
         transform: A function from batch to batch, on the device. It runs in your thread, with your autocast
-            and grad modes, when its batch is asked for, on a separate stream that waits for what your stream
-            had been given when the previous batch was handed out. So it must not read what the body of the
-            loop writes, unless it waits: ``torch.cuda.current_stream().wait_stream(stream)``, where
-            ``stream`` is the loop's. A transform that returns tensors inside an opaque object waits for all
-            earlier steps. Random numbers are drawn as in a plain loop. On ``"cpu"`` and for ``DeviceArray``
-            the transform is simply called.
-        keep: What happens when you hold ``depth`` batches and take another: ``"grow"`` adds memory for one
-            more, which stays; ``"copy"`` gives you a copy of each batch, so that the memory never grows.
+            and grad modes, when its batch is requested, on a separate stream that waits for the work that was
+            submitted to your stream before the previous batch was handed out. So it must not read data that
+            the body of the loop writes, unless it waits: ``torch.cuda.current_stream().wait_stream(stream)``,
+            where ``stream`` is the loop's. A transform that returns tensors inside an opaque object waits for
+            all earlier steps. Random numbers are drawn as in a plain loop. On ``"cpu"`` and for
+            ``DeviceArray`` the transform is simply called.
+        keep: The behaviour when you hold ``depth`` batches and take another one: ``"grow"`` adds memory for
+            one more, which stays; ``"copy"`` gives you a copy of each batch, so that the memory never grows.
         stream: The stream on which batches are taken, instead of the current one. A stream of another library
-            has to live until the batches are gone. A simulated device has no current stream: by default the
+            must live until the batches are gone. A simulated device has no current stream: by default the
             prefetcher makes one.
-        max_pinned: Bytes of pinned memory that batches may be packed into. By default twice those of the
-            largest batch, and up to a quarter more where batches grow, or what an earlier prefetcher has
-            left. If only one batch fits, packing waits for the upload before. A batch that does not fit
-            raises a ``ValueError`` where it is taken.
+        max_pinned: Maximum bytes of pinned memory into which batches are packed. By default twice the bytes
+            of the largest batch, and up to a quarter more if batches grow, or the memory that an earlier
+            prefetcher has left. If only one batch fits, packing waits for the previous upload. A batch that
+            does not fit raises a ``ValueError`` where it is taken.
 
     Returns:
         A ``Prefetcher``, which can be iterated once for each epoch and has ``statistics``.
@@ -129,11 +129,11 @@ def prefetch(
     Raises:
         TypeError: ``loader`` cannot be iterated over, or is one tensor, a dictionary or a model; ``device``
             names no device; or an argument has the wrong type. While iterating: a batch holds a sparse,
-            nested or quantized tensor, or a type that GPUs lack; the text says where in the batch.
+            nested or quantized tensor, or a type that GPUs lack; the message says where in the batch.
         ValueError: An argument is out of range or not one of its values.
         DeviceError: The device cannot be opened.
         torch.cuda.OutOfMemoryError: While iterating: there is no memory for a batch, even after PyTorch has
-            given back what it does not use. Without PyTorch a ``MemoryError``.
+        freed its unused memory. Without PyTorch a ``MemoryError``.
     """
     warn_of_samples(loader, stacklevel=2)
     kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher
@@ -142,21 +142,21 @@ def prefetch(
 
 
 class Prefetcher(Generic[Batch]):
-    """Batches of a loader that are on the device before they are asked for. ``prefetch`` makes these, and its
+    """Batches of a loader that are on the device before they are requested. ``prefetch`` makes these, and its
     documentation has the arguments and the ordering.
 
     It can be iterated again and again, as the loader can. A new iteration ends the one before, and an
     iteration that is left early ends with its iterator. ``len``, ``break``, exceptions and Ctrl-C work as
     with the loader alone. Attributes of the loader, such as ``dataset``, ``batch_size``, ``sampler`` and
     ``set_epoch``, are read and set through the prefetcher. If the loader has ``state_dict`` and
-    ``load_state_dict``, so does the prefetcher; there they count the batches that you took. A loader that
-    accelerate prepared also follows the batch that you took.
+    ``load_state_dict``, so does the prefetcher; there they count the batches that you took. The state of a
+    loader that accelerate prepared also follows the batches that you took.
 
-    **Threads.** A thread of the prefetcher pulls the batches. It ends with the epoch, with the iterator, with
+    **Threads.** A thread of the prefetcher reads the batches. It ends with the epoch, with the iterator, with
     ``close()`` or at the end of the program. Batches before an error of the loader are delivered; then the
     error is raised in your thread, with its traceback. When an iteration begins, the thread takes over your
     context variables, grad and inference mode, ``torch.autocast``, ``with torch.device(...)`` and other
-    ``TorchFunctionMode``; its current device is the one that is prefetched to. It does not take over a
+    ``TorchFunctionMode``; its current device is the target device. It does not take over a
     ``threading.local``, saved-tensor hooks, a ``TorchDispatchMode``, the profiler's regions or the current
     stream.
 
@@ -167,8 +167,8 @@ class Prefetcher(Generic[Batch]):
     - An opaque object that cannot be moved is passed through, and its tensors stay on the host. If the first
       batch of an iteration has such objects, a ``UserWarning`` names each class once. No object is moved to a
       simulated device, and a ``TensorDict`` comes out there as a ``dict``.
-    - If both a loader without workers and the loop draw random numbers, they draw from one generator in
-      another order than in a plain loop.
+    - If both a loader without workers and the loop draw random numbers, they draw from one generator in a
+      different order than in a plain loop.
     - A CUDA graph may be captured while the prefetcher works. In the capture no batch can be taken, copied,
       or read with ``numpy()``. Do not close the prefetcher, let batches grow, or call ``empty_cache`` then:
       memory is not given back during a capture. A batch that is dropped while its own stream is being
@@ -196,7 +196,7 @@ class Prefetcher(Generic[Batch]):
             )
         one_of("keep", keep, ("grow", "copy"))
         if max_pinned is not None:
-            max_pinned = whole("max_pinned", max_pinned, 1, "how many bytes of pinned memory there may be")
+            max_pinned = whole("max_pinned", max_pinned, 1, "the maximum bytes of pinned memory")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; give a function from batch to batch")
         items("loader", loader)
@@ -204,8 +204,7 @@ class Prefetcher(Generic[Batch]):
         self._depth = depth
         self._transform = transform
         self._target = _hand_over.target(device, keep == "copy", stream)
-        # One batch is in use. Another is being transformed, and may still use its slot when the next one
-        # comes.
+        # One batch is in use, and another may still use its slot for its transform when the next batch comes.
         slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
         self._ring = (
             None
@@ -289,7 +288,7 @@ class Prefetcher(Generic[Batch]):
         The next prefetcher on the same device reuses the device memory, pinned memory, streams and threads,
         and ``sidestream.empty_cache()`` gives the memory back.
 
-        Blocks while the loader is giving a batch, for 10 seconds at most; ``close()`` and the end of the
+        Blocks while the loader is making a batch, for at most 10 seconds; ``close()`` and the end of the
         program share these 10 seconds. The thread ends, and its memory is left, as soon as the loader has
         given the batch.
         """
@@ -306,7 +305,8 @@ class Prefetcher(Generic[Batch]):
             self._ring.close()
 
     def __del__(self) -> None:
-        # The next prefetcher can have the memory at once, not only when the thread lets go of it.
+        # Close the ring here, so that the next prefetcher can reuse the memory at once, not only after the
+        # thread releases it.
         feed: Feed | None = getattr(self, "_feed", None)
         if feed is not None and sys is not None:
             feed.stop()
@@ -315,12 +315,12 @@ class Prefetcher(Generic[Batch]):
     def _end(self) -> None:
         if self._feed is not None:
             self._feed.stop()
-            # A loader may have a single iterator, which cannot be asked for two batches at once.
+            # A loader may have a single iterator, from which two threads must not request batches at once.
             self._feed.join()
             self._feed = None
 
     def __enter__(self) -> Self:
-        """Return itself; ``with`` closes it at the end."""
+        """Return the prefetcher; ``with`` closes it at the end."""
         return self
 
     def __exit__(
@@ -354,8 +354,8 @@ class Prefetcher(Generic[Batch]):
 
 
 class _StatefulPrefetcher(Prefetcher[Batch]):
-    """A prefetcher of a loader with ``state_dict``. The methods belong to the class, since that is where
-    protocols look for them.
+    """A prefetcher for a loader with ``state_dict``. The methods belong to the class, since protocols look
+    for them there.
     """
 
     def state_dict(self) -> Any:
@@ -372,24 +372,24 @@ class _StatefulPrefetcher(Prefetcher[Batch]):
 
 @dataclass(frozen=True)
 class PrefetchStatistics(Result):
-    """What a prefetcher has done so far. ``print`` shows it with the verdict.
+    """Counts and times of a prefetcher so far. ``print`` shows it with the verdict.
 
     Attributes:
         device: The device that batches go to.
         batches: Number of batches that were taken.
         bytes: Bytes that were uploaded, including those of batches that were not taken.
-        bytes_from_pinned: Bytes of these that were copied from pinned memory where they were.
-        slots: Number of batches that there is memory for on the device.
+        bytes_from_pinned: The part of these bytes that was copied directly from the loader's pinned memory.
+        slots: Number of batches for which the device has memory.
         grown: Number of slots that were added because all others were held.
         retired: Number of slots that are not used again; ``warnings`` says why.
-        pinned_bytes: Bytes of pinned memory that batches are packed into, which the prefetcher has until it
-            is closed.
-        elapsed_s: Seconds from the first batch that you asked for to the last that you took, your steps
-            included.
-        waited_for_loader_s: Seconds that you waited for the loader to give a batch.
-        waited_for_slots_s: Seconds that you waited while a batch was packed, or for memory of the device.
-        warnings: What a reader has to know: memory that is not used again, and objects whose arrays stayed on
-            the host.
+        pinned_bytes: Bytes of pinned memory into which batches are packed, and which the prefetcher keeps
+            until it is closed.
+        elapsed_s: Seconds from your first request for a batch to the last batch that you took, including your
+            steps.
+        waited_for_loader_s: Seconds that you waited for the loader to return a batch.
+        waited_for_slots_s: Seconds that you waited while a batch was packed, or for device memory.
+        warnings: Warnings about memory that is not used again, and about objects whose arrays stayed on the
+            host.
     """
 
     device: str
@@ -407,7 +407,7 @@ class PrefetchStatistics(Result):
 
     @property
     def verdict(self) -> str:
-        """One sentence: whether the loader keeps up, or how much faster the loop could be at most."""
+        """One sentence: whether the loader keeps up, or by how much the loop could be faster at most."""
         return _waits.verdict(
             self.batches, "batches", self.waited_for_loader_s, self.elapsed_s, "was spent waiting for it"
         )
@@ -424,20 +424,20 @@ class PrefetchStatistics(Result):
     def __str__(self) -> str:
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         if self.device == "cpu":
-            waited = f"waited {self.waited_for_loader_s:.3f} s for the loader, of {self.elapsed_s:.3f} s"
-            return f"{batches} read ahead on the processor\n{waited}\n{self.verdict}"
+            waited = f"waited {self.waited_for_loader_s:.3f} s of {self.elapsed_s:.3f} s for the loader"
+            return f"{batches} read ahead on the CPU\n{waited}\n{self.verdict}"
         lines = [
             (
                 f"{batches} to {self.device}: {units.size(self.bytes)}, {units.size(self.bytes_from_pinned)} "
-                "of it from pinned memory where it was"
+                "of it from pinned memory, copied directly"
             ),
             (
                 f"memory for {self.slots} batches, {self.grown} of them added because all others were held; "
-                f"{units.size(self.pinned_bytes)} of pinned memory to pack into"
+                f"{units.size(self.pinned_bytes)} of pinned memory for packing"
             ),
             (
-                f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for"
-                f" packing and memory, of {self.elapsed_s:.3f} s"
+                f"of {self.elapsed_s:.3f} s, waited {self.waited_for_loader_s:.3f} s for the loader and "
+                f"{self.waited_for_slots_s:.3f} s for packing and memory"
             ),
             self.verdict,
         ]
@@ -450,17 +450,17 @@ class _Batches(Iterator[Batch]):
     def __init__(self, owner: Prefetcher[Batch], feed: Feed, follower: _follow.Follower | None) -> None:
         self._owner = owner
         self._feed = feed
-        #: Is told of each batch that is taken. None where it has nothing to follow, or another object tells
-        #: it.
+        #: Receives the state of each batch that is taken. None if there is no state to follow, or another
+        #: object receives it.
         self._follower = follower
-        #: Looks for a loader that accelerate did not prepare.
+        #: Watches for a loader that accelerate did not prepare.
         self.unknown: _ranks.Unknown | None = None
-        #: The loader's note on the batch that was taken last.
+        #: The loader's state as of the batch that was taken last.
         self.note: Any = None
         self._is_first = True
         self._target = owner._target
         self._is_over = False
-        #: When the last batch was handed out; None before the first one was asked for.
+        #: Time at which the last batch was handed out; None before the first request.
         self._since: float | None = None
         self._transformer: _hand_over.Transformer | None = None
         if owner._transform is not None and self._target.transforms_ahead:
@@ -504,7 +504,7 @@ class _Batches(Iterator[Batch]):
         self._is_over = True
         if self._feed.is_stopped:
             raise RuntimeError(
-                "this iteration was ended, by another one of the same prefetcher or by close(); use one "
+                "this iteration was ended by another one of this prefetcher, or by close(); use one "
                 "iteration at a time"
             )
         self.note = self._feed.last_note
@@ -518,7 +518,7 @@ class _Batches(Iterator[Batch]):
         self._feed.stop()
 
     def __del__(self) -> None:
-        # At the end of the interpreter the module may be gone; `atexit` has then ended the thread.
+        # At the end of the interpreter the module may no longer exist; `atexit` has then ended the thread.
         feed: Feed | None = getattr(self, "_feed", None)
         if feed is not None and sys is not None:
             feed.stop()

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 #: Held while a profile is entered.
 _recording = threading.Lock()
-#: Set once PyTorch's profiler was started here: it is not known whether what it leaves behind is gone.
+#: Set once PyTorch's profiler was started here, since it may leave costs behind after its end.
 _has_run = threading.Event()
-#: The clock that windows are timed by.
+#: The clock that times the windows.
 _clock: Callable[[], int] = time.perf_counter_ns
 
 
@@ -56,9 +56,9 @@ def profile(
     the edges of a window and for nothing inside it. Then the profiler starts, and the diagnosis predicts from
     the timed step; a kept trace keeps the times. At the end of the block the host waits for the device.
 
-    An exception of the block passes through, and its trace is not diagnosed. If the block ends before the
+    An exception in the block is passed on, and the trace is not diagnosed. If the block ends before the
     profiler starts, ``problem`` says how many steps are needed. If it ends while steps are recorded, those
-    are diagnosed, and ``remark`` says so. Without CUDA there is no diagnosis, but ``unprofiled`` is there.
+    are diagnosed, and ``remark`` says so. Without CUDA there is no diagnosis, but ``unprofiled`` is set.
     Nothing is printed. One profile is entered at a time in a process.
 
     Args:
@@ -69,10 +69,10 @@ def profile(
             of steps, 9 at least, is timed as given, and then the profiler starts. By default steps are timed
             if ``steps`` is given without a schedule of your own; with several ranks 100 of them, so that all
             ranks record the same steps. Steps are never timed after the profiler of the same block.
-        every: N, if every Nth step does something else, such as updating the weights: a window has a multiple
-            of N steps.
-        path: Where to keep the trace: ``.json``, or ``.json.gz`` for a compressed one. By default it is not
-            kept.
+        every: N, if every Nth step does extra work, such as updating the weights: a window has a multiple of
+            N steps.
+        path: The file in which to keep the trace: ``.json``, or ``.json.gz`` for a compressed one. By default
+            it is not kept.
         what_if: As for ``diagnose``.
         link_gbps: As for ``diagnose``.
         options: Passed to ``torch.profiler.profile``, such as ``with_stack=True``.
@@ -102,7 +102,7 @@ def profile(
         )
     if "on_trace_ready" in options:
         raise TypeError(
-            "profile has a handler of its own for the trace; give path= to keep it, and leave "
+            "profile has its own handler for the trace; give path= to keep it, and leave "
             "on_trace_ready out"
         )
     if path is not None:
@@ -113,15 +113,15 @@ def profile(
 
 
 class Profile:
-    """What ``profile`` recorded. ``print`` shows the diagnosis, or why there is none.
+    """The recording of ``profile``. ``print`` shows the diagnosis, or why there is none.
 
     It cannot be pickled; keep its diagnosis, or the trace with ``path=``.
 
     Attributes:
-        diagnosis: The diagnosis; None before the end of the block, and where ``problem`` says why.
-        problem: Why there is no diagnosis; None where there is one.
-        remark: What limits the diagnosis, such as a block that ended before all steps were recorded.
-        unprofiled: The time of a step before the profiler started; None where it was not timed.
+        diagnosis: The diagnosis; None before the end of the block, or if ``problem`` has a reason.
+        problem: The reason why there is no diagnosis; None if there is one.
+        remark: A limit of the diagnosis, such as a block that ended before all steps were recorded.
+        unprofiled: The time of a step before the profiler started; None if it was not timed.
     """
 
     diagnosis: Diagnosis | None = None
@@ -148,7 +148,7 @@ class Profile:
         self._trace: Path | None = None
         self._timed, self._every = timed
         self._windows: Windows | None = None
-        #: Number of steps that have ended, and of these since the profiler started.
+        #: Number of steps that have ended, in total and since the profiler started.
         self._stepped = self._count = 0
         self._is_entered = self._is_over = self._is_started = False
         self._mark: Any = None
@@ -156,12 +156,12 @@ class Profile:
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        # Without `acc_events` PyTorch warns that it will be the default.
+        # Without `acc_events`, PyTorch warns that this option will become the default.
         chosen: dict[str, Any] = {"activities": activities, "acc_events": True, **options}
         if steps is not None:
             chosen.setdefault("schedule", profiler.schedule(wait=0, warmup=1, active=steps, repeat=1))
         self._marks = "schedule" not in chosen
-        #: Number of steps to record, where that is known.
+        #: Number of steps to record, if that is known.
         self._planned = steps if "schedule" not in options else None
         try:
             self._profiler = profiler.profile(**chosen, on_trace_ready=self._write)
@@ -169,9 +169,8 @@ class Profile:
             raise TypeError(f"torch.profiler.profile has no such option: {error}") from error
 
     def step(self) -> None:
-        """Mark the end of a step, where the next one begins. Call it at the end of each step.
-
-        It blocks only while steps are timed, at the end of each window, for the devices.
+        """Mark the end of a step and the beginning of the next. Call this at the end of each step. It blocks
+        only while steps are timed: at the end of each window it waits for the devices.
 
         Raises:
             RuntimeError: The block is not entered.
@@ -218,7 +217,9 @@ class Profile:
         return self
 
     def _steps_timed(self) -> int | None:
-        """Return how many steps are timed, where that does not depend on their duration."""
+        """Return the number of steps that are timed, if that does not depend on their duration; otherwise
+        None.
+        """
         if self._timed is not True:
             return self._timed
         distributed = self._torch.distributed
@@ -242,7 +243,7 @@ class Profile:
     ) -> None:
         """Stop the profiler, write the trace and diagnose it; after an exception only stop."""
         if error is not None:
-            self.problem = f"the block ended with {type(error).__name__}, so its trace was not looked at"
+            self.problem = f"the block ended with {type(error).__name__}, so its trace was not diagnosed"
         self._is_entered, self._is_over = False, True
         _recording.release()
         try:
@@ -273,14 +274,14 @@ class Profile:
 
     def _conclude(self) -> None:
         if self._trace is None:
-            # Without a GPU more steps would not help.
+            # Without a GPU, more steps would not help.
             self.problem = self._missing() if self._torch.cuda.is_available() else self._without_gpu()
             return
         if self._planned is not None and self._count <= self._planned:
             self.remark = f"the block ended when {self._count - 1} of {self._planned} steps were recorded"
         elif self._stepped == 0:
             self.remark = (
-                "step() was never called, so that the trace does not say where a step ends; call it at the "
+                "step() was never called, so the trace does not say where a step ends; call it at the "
                 "end of each step"
             )
         try:
@@ -291,7 +292,7 @@ class Profile:
         self.problem = None
 
     def _without_gpu(self) -> str:
-        """Return why there is no diagnosis where PyTorch finds no GPU, and what to do."""
+        """Return the reason why there is no diagnosis if PyTorch finds no GPU, with advice."""
         problem = (
             "nothing ran on a GPU: PyTorch finds no CUDA here, and a diagnosis explains what a GPU did; run "
             "this on a machine with a GPU and a PyTorch built for CUDA"
@@ -302,17 +303,17 @@ class Profile:
         return f"{problem}. Without the profiler a step took {took} in the median"
 
     def _missing(self) -> str:
-        """Return why nothing was recorded."""
+        """Return the reason why nothing was recorded."""
         if self._stepped == 0:
             return (
-                "step() was never called in the block, so that nothing was recorded; call it at the end of "
+                "step() was never called in the block, so nothing was recorded; call it at the end of "
                 "each step"
             )
         windows, recorded = self._windows, 1 + (self._planned or 0)
         if windows is None:
             return (
                 f"the block ended after {self._stepped} steps, before anything was recorded: the first step "
-                "that the profiler sees is left out; give the block "
+                "under the profiler is left out; give the block "
                 f"{self._stepped - self._count + recorded} steps or more"
             )
         return (
@@ -359,7 +360,7 @@ class Profile:
 
 
 def _writable(path: Path) -> Path:
-    """Return the path, if a file can be made there. Finding out at the end would lose the recording."""
+    """Return the path, if a file can be created there. An error at the end would lose the recording."""
     is_new = not path.exists()
     with path.open("ab"):
         pass

@@ -1,4 +1,4 @@
-"""``check_program``: races in stream programs, which are written as text."""
+"""``check_program``: finds races in stream programs, which are text files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sidestream._results import Result, Told, made
 def check_program(
     path: str | os.PathLike[str] | None = None, *, text: str | None = None
 ) -> CheckReport:
-    """Find every pair of operations of a stream program that nothing orders.
+    """Find every unordered pair of conflicting operations in a stream program.
 
     A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md
-    describes the format. It is judged by CUDA's documented rules and not run: no GPU and no PyTorch
-    is needed, and a race is found even where it would have no effect. Other threads run meanwhile.
+    describes the format. The program is judged by CUDA's documented rules and not run: neither a GPU nor
+    PyTorch is needed, and a race is found even if it would have no effect. Other threads run meanwhile.
 
     Args:
         path: A file with one program, or with several under ``cases:``.
@@ -48,18 +48,18 @@ def check_program(
 
 @dataclass(frozen=True)
 class Race:
-    """Two operations that touch the same bytes and that nothing orders, at least one of which writes.
+    """Two unordered operations that touch the same bytes, at least one of which writes.
 
     Attributes:
         kind: ``RAW``, ``WAR``, ``WAW`` and the others of docs/guide/check.md.
-        buffer: The name of the buffer, where the program gives one.
-        first: The number of the operation that comes first in the program, from 0.
-        second: The number of the other one.
+        buffer: The name of the buffer, if the program gives one.
+        first: The index of the operation that comes first in the program, starting at 0.
+        second: The index of the other operation.
         severity: ``error``, or ``warn`` where CUDA leaves open whether the race can happen.
-        streams: The streams that the two run on.
+        streams: The streams of the two operations.
         fix: The call that orders them, and where to put it.
         count: Number of pairs at the same two call sites.
-        sites: The call sites, where the program names them.
+        sites: The call sites, if the program names them.
     """
 
     kind: str
@@ -75,7 +75,7 @@ class Race:
 
 @dataclass(frozen=True)
 class Lint:
-    """A remark on a call that races with nothing and does not do what it seems to.
+    """A remark on a call that races with nothing but does not have the intended effect.
 
     Attributes:
         code: The kind of remark, as in docs/guide/check.md.
@@ -88,10 +88,10 @@ class Lint:
 
 @dataclass(frozen=True)
 class Refused:
-    """A call that CUDA refuses. What comes after it was not checked.
+    """A call that CUDA refuses. Later operations were not checked.
 
     Attributes:
-        code: CUDA's name of the error.
+        code: CUDA's name for the error.
         at: The number of the operation.
         why: Why CUDA refuses it.
     """
@@ -103,7 +103,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class ProgramReport(Told):
-    """What was found in one program. ``print`` shows it with the fix of each race.
+    """The findings in one program. ``print`` shows it with the fix of each race.
 
     Its JSON has the fields of ``sidestream check --json``.
 
@@ -111,8 +111,8 @@ class ProgramReport(Told):
         name: The name of the program.
         verdict: ``clean``, ``race``, or ``error`` where CUDA refuses a call.
         races: The races, in the order of the program.
-        lints: Remarks on calls that do not do what they seem to.
-        refused: The call that CUDA refuses, if it refuses one.
+        lints: Remarks on calls that do not have the intended effect.
+        refused: The call that CUDA refuses, if any.
     """
 
     name: str
@@ -129,10 +129,10 @@ class ProgramReport(Told):
 
 @dataclass(frozen=True)
 class CheckReport(Result):
-    """What was found in the programs of a text.
+    """The findings in the programs of a file or string.
 
     Attributes:
-        programs: A report for each program, in the order of the text.
+        programs: A report for each program, in the order of the file or string.
     """
 
     programs: tuple[ProgramReport, ...]

@@ -1,4 +1,4 @@
-"""What results have in common: JSON, HTML for a notebook, and data classes built from JSON."""
+"""The common base of results: JSON, HTML for a notebook, and data classes built from JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Result:
     _style = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as new dictionaries and lists."""
+        """Return the result as new dictionaries and lists."""
         raise NotImplementedError
 
     def json(self) -> str:
@@ -33,12 +33,12 @@ class Told(Result):
     _text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as new dictionaries and lists, with the fields of the JSON."""
+        """Return the result as new dictionaries and lists, with the fields of the JSON."""
         value: dict[str, Any] = json.loads(self._json)
         return value
 
     def json(self) -> str:
-        """Return it as one line of JSON."""
+        """Return the result as one line of JSON."""
         return self._json
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Told(Result):
 
 
 def made(of: Any, value: Any) -> Any:
-    """Build a value of a type from a value of JSON: tuples from lists, and data classes from objects, by the
+    """Build a value of a type from a JSON value: tuples from lists, and data classes from objects, by the
     names of their fields.
 
     Keys that the data class does not have are ignored: a later version of a schema may have more.

@@ -1,4 +1,4 @@
-"""``roofline``: the least time of work on a device, without running it."""
+"""``roofline``: computes the minimum time of work on a device, without running it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def roofline(
     *,
     measured_ms: float | None = None,
 ) -> RooflineEstimate:
-    """Return the least time that work takes on a device, and whether computing or memory sets it.
+    """Return the minimum time of work on a device, and whether arithmetic or memory sets it.
 
     This is the command ``sidestream roofline``. Nothing runs: the peaks are those of the file that describes
-    the device, with tensor cores where they take the type, and without sparsity. Name a simulated device for
+    the device, with tensor cores if they support the type, and without sparsity. Name a simulated device for
     a GPU that you do not have.
 
     Args:
@@ -48,12 +48,12 @@ def roofline(
 
 
 def _figure(name: str, value: float | str) -> str:
-    # An empty string would be an option without a value.
+    # An empty string would be an option without a value, so it becomes a space.
     return value or " " if isinstance(value, str) else repr(positive(name, value, "how many there are"))
 
 
 class RooflineEstimate(Told):
-    """The least time of work on a device. ``print`` shows it.
+    """The minimum time of work on a device. ``print`` shows it.
 
     The schema of its JSON is ``sidestream.roofline/1``.
     """
@@ -65,22 +65,22 @@ class RooflineEstimate(Told):
 
     @property
     def floor_ns(self) -> float:
-        """The least time, in nanoseconds."""
+        """The minimum time, in nanoseconds."""
         return float(self.to_dict()["floor_ns"])
 
     @property
     def bound(self) -> str:
-        """What sets it: ``memory`` or ``arithmetic``."""
+        """The limit that sets the time: ``memory`` or ``arithmetic``."""
         return str(self.to_dict()["bound"])
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return float(self.to_dict()["intensity"])
 
     @property
     def ridge(self) -> float:
-        """The intensity from which computing is the limit of the device."""
+        """The intensity at which the limit of the device changes from memory to arithmetic."""
         return float(self.to_dict()["ridge"])
 
     def __repr__(self) -> str:

@@ -357,7 +357,7 @@ class Times:
 
 @final
 class Requests:
-    """The requests of a batcher: which wait, when a batch leaves, which are refused, and the counts. Times
+    """Decides which requests of a batcher wait or are refused and when a batch leaves, and counts them. Times
     are seconds of the caller's clock.
     """
 
@@ -392,7 +392,7 @@ class Requests:
 
 @final
 class BatcherStatistics:
-    """How the requests of a batcher ended, and how long each part of their batches took."""
+    """Counts of how the requests of a batcher ended, and the time of each part of their batches."""
 
     @property
     def answered(self) -> int: ...

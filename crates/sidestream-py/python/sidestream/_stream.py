@@ -1,4 +1,4 @@
-"""Streams and events that PyTorch and other libraries understand."""
+"""Streams and events that PyTorch and other libraries can use."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _entered = threading.local()
 
 
 class Stream(_sidestream.Stream):
-    """A stream of a GPU, real or simulated, beside PyTorch's.
+    """A stream of a real or simulated GPU, separate from PyTorch's streams.
 
     Work in one stream runs in the order in which it was submitted. Two streams are unordered until one of
     them waits for the other. The streams are non-blocking: they and the default stream do not wait for each
     other.
 
     Wherever a stream is asked for, a ``torch.cuda.Stream``, an object with ``__cuda_stream__`` (cuda.core,
-    CuPy, numba), a handle as a number, or ``None`` for PyTorch's current stream will do as well. The NULL
+    CuPy, numba), a handle as a number, or ``None`` for PyTorch's current stream is accepted as well. The NULL
     stream is taken as the legacy default stream, and never handed out. ``with stream:`` makes it PyTorch's
-    current stream, as ``torch.cuda.stream`` does. Memory that PyTorch allocated on one stream and another one
-    uses has to be named to the allocator with ``tensor.record_stream``, as between PyTorch's own streams.
+    current stream, as ``torch.cuda.stream`` does. If memory that PyTorch allocated on one stream is used on
+    another one, tell the allocator with ``tensor.record_stream``, as between PyTorch's own streams.
 
     A stream whose handle was handed out (``cuda_stream``, ``__cuda_stream__``, ``torch()``) is not destroyed
     with its last object, because PyTorch's allocator may still use the handle: the next ``Stream`` of the
@@ -45,38 +45,38 @@ class Stream(_sidestream.Stream):
     Args:
         device: ``"cuda"`` (PyTorch's current device), ``"cuda:1"``, a ``torch.device`` or its number; or a
             simulated device such as ``"sim:h200"``.
-        priority: Lower is more urgent, as in PyTorch: where several kernels wait, those of the stream with
-            the lowest priority start first. ``caps(device)`` has the range.
+        priority: Lower is more urgent, as in PyTorch: if several kernels wait, those of the stream with the
+            lowest priority number start first. ``caps(device)`` has the range.
         name: The name in traces. Use few different names.
 
     Raises:
         DeviceError: The device cannot be opened.
         TypeError: ``device`` names no device, ``priority`` is not a number or ``name`` not a string.
-        ValueError: The device has no such priority, or is the processor.
+        ValueError: The device has no such priority, or is the CPU.
     """
 
     def __new__(cls, device: Any = "cuda", *, priority: int = 0, name: str | None = None) -> Self:
-        """Make a stream."""
+        """Create a stream."""
         if isinstance(priority, bool) or not isinstance(priority, int):
-            raise TypeError(f"priority is {priority!r}; give a whole number, of which lower is more urgent")
+            raise TypeError(f"priority is {priority!r}; give a whole number; lower is more urgent")
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"name is {name!r}; give a text, or leave it out")
+            raise TypeError(f"name is {name!r}; give a string, or leave it out")
         return super().__new__(cls, name_with_streams(device), priority, name, None)
 
     @classmethod
     def of(cls, other: Any, *, device: Any = None, name: str | None = None) -> Self:
-        """Return a stream of another library as a ``Stream``. It still belongs to the library, and is kept
-        alive.
+        """Return a stream of another library as a ``Stream``. The stream still belongs to the library, and
+        ``other`` is kept alive.
 
         Args:
             other: A ``torch.cuda.Stream``, an object with ``__cuda_stream__``, a handle, or ``None`` for
-                PyTorch's current stream. A handle has to stay valid as long as the returned object is used.
-            device: The stream's device, where ``other`` does not say; by default PyTorch's current one.
+                PyTorch's current stream. A handle must stay valid as long as the returned object is used.
+            device: The stream's device, if ``other`` does not have one; by default PyTorch's current device.
             name: The name in traces.
 
         Raises:
             TypeError: ``other`` is not a stream.
-            ValueError: It belongs to another device, or there is no current stream.
+            ValueError: ``other`` belongs to another device, or there is no current stream.
         """
         where = None if device is None else name_with_streams(device)
         return _sidestream.Stream.__new__(cls, where, 0, name, (other,))
@@ -90,10 +90,9 @@ class Stream(_sidestream.Stream):
         return (0, self.cuda_stream)
 
     def torch(self) -> Any:
-        """Return this stream as a ``torch.cuda.Stream``, which keeps this object alive. Nothing waits.
-
-        If you submit PyTorch's work to it, make it wait for what that work reads, and mark memory of other
-        streams with ``record_stream``, as for any other stream of PyTorch.
+        """Return this stream as a ``torch.cuda.Stream``, which keeps this object alive. Nothing waits. If you
+        submit PyTorch's work to this stream, make it wait for the data that the work reads, and mark memory
+        of other streams with ``record_stream``, as for any other PyTorch stream.
 
         Raises:
             ImportError: PyTorch is not installed.
@@ -104,7 +103,7 @@ class Stream(_sidestream.Stream):
             return adopted
         handle = self.cuda_stream
         cuda = _torch_cuda()
-        # PyTorch would take the handle of the legacy stream for one of its own stream ids.
+        # PyTorch would interpret the handle of the legacy stream as one of its own stream ids.
         external = (
             cuda.default_stream(self.device)
             if handle == 1
@@ -114,14 +113,13 @@ class Stream(_sidestream.Stream):
         return external
 
     def wait_stream(self, other: Any) -> None:
-        """Make what is submitted to this stream from now on wait for all that ``other`` has been given so
-        far.
+        """Make later work of this stream wait for all work that was submitted to ``other`` so far.
 
         The host does not wait. Waiting for a stream of another real device needs PyTorch.
 
         Raises:
             TypeError: ``other`` is not a stream.
-            ValueError: The two belong to devices that cannot wait for each other.
+            ValueError: The two streams belong to devices that cannot wait for each other.
         """
         if _elsewhere(self, other):
             self.torch().wait_stream(_as_torch_stream(other))
@@ -129,7 +127,7 @@ class Stream(_sidestream.Stream):
             super().wait_stream(other)
 
     def wait_event(self, event: Any) -> None:
-        """Make what is submitted to this stream from now on wait for the last record of ``event``.
+        """Make later work of this stream wait for the last record of ``event``.
 
         The host does not wait. An event that was never recorded is not waited for.
 
@@ -142,7 +140,7 @@ class Stream(_sidestream.Stream):
             _event_of_torch(event).wait(self.torch())
 
     def record_event(self, event: Any = None) -> Any:
-        """Record ``event`` after all that this stream has been given so far, and return it.
+        """Record ``event`` after all work that was submitted to this stream so far, and return it.
 
         The host does not wait.
 
@@ -158,7 +156,7 @@ class Stream(_sidestream.Stream):
         return event
 
     def query(self) -> bool:
-        """Return whether all that the stream has been given so far is complete. Never blocks.
+        """Return whether all work that was submitted to the stream so far is complete. Never blocks.
 
         Raises:
             DeviceError: Work failed on the device.
@@ -166,7 +164,7 @@ class Stream(_sidestream.Stream):
         return super().query()
 
     def synchronize(self) -> None:
-        """Block until all that the stream has been given so far is complete. Other threads of Python run
+        """Block until all work that was submitted to the stream so far is complete. Other Python threads run
         meanwhile.
 
         Raises:
@@ -175,7 +173,8 @@ class Stream(_sidestream.Stream):
         super().synchronize()
 
     def __enter__(self) -> Stream:
-        """Make this PyTorch's current stream, and its device the current one, for this thread. Nothing waits.
+        """Make this PyTorch's current stream, and its device the current device, for this thread. Nothing
+        waits.
         """
         external = self.torch()
         context = _torch_cuda().stream(external)
@@ -205,9 +204,9 @@ class InFlight:
             with background(stream):
                 step(batch)
 
-    Each ``with`` is a piece of work: it makes the stream current, as ``with stream:`` does. At its beginning
-    the host blocks until fewer than ``most`` earlier pieces are in flight, on all streams and from all
-    threads. With 1 the device idles for some microseconds between two pieces; with 2 it does not.
+    Each ``with`` block is a piece of work, for which the stream is current, as with ``with stream:``. At its
+    beginning the host blocks until fewer than ``most`` earlier pieces are in flight, on all streams and from
+    all threads. With 1 the device idles for some microseconds between two pieces; with 2 it does not.
 
     Args:
         most: Number of pieces that may be in flight, at least 1.
@@ -218,13 +217,13 @@ class InFlight:
     """
 
     def __init__(self, most: int) -> None:
-        """Make a limit."""
+        """Create a limit."""
         if isinstance(most, bool) or not isinstance(most, int):
             raise TypeError(f"most is {most!r}; give a whole number of pieces")
         if most < 1:
             raise ValueError(f"most is {most}; give at least 1, or work without a limit")
         self.most = most
-        #: An entry for each piece that may be in flight: the event at the end of the last piece that had the
+        #: One entry for each piece that may be in flight: the event at the end of the last piece that had the
         #: entry.
         self._turns: queue.Queue[Any] = queue.Queue()
         for _ in range(most):
@@ -241,13 +240,13 @@ class InFlight:
         Raises:
             TypeError: ``stream`` is not a stream.
             DeviceError: Work of an earlier piece failed on the device.
-            RuntimeError: This thread is in a piece of this limit already.
+            RuntimeError: This thread is already in a piece of this limit.
         """
         if isinstance(stream, type) or not hasattr(stream, "record_event"):
             raise TypeError(f"stream is {stream!r}; give a Stream or a torch.cuda.Stream")
         if getattr(self._inside, "piece", False):
             raise RuntimeError(
-                "this thread is in a piece of this limit already, and a second could wait for the first; "
+                "this thread is already in a piece of this limit, and a second one could wait for the first; "
                 "leave it first"
             )
         event, done = self._turns.get(), None
@@ -266,11 +265,11 @@ class InFlight:
 
 
 class Event(_sidestream.Event):
-    """A point in a stream. Each record replaces the one before.
+    """A point in a stream. Each record replaces the previous one.
 
-    A wait that was submitted keeps to the record that the event had at that time. Until the first record,
-    waits for the event have no effect, and it counts as complete. An event cannot be used in a forked child,
-    and cannot be pickled; with ``interprocess=True`` another process can open it by its ``ipc_handle``.
+    A submitted wait refers to the record that the event had at that time. Until the first record, waits for
+    the event have no effect, and the event counts as complete. An event cannot be used in a forked child, and
+    cannot be pickled; with ``interprocess=True`` another process can open it by its ``ipc_handle``.
 
     Args:
         timing: Whether the event records the device's time, for ``elapsed_time``.
@@ -283,7 +282,7 @@ class Event(_sidestream.Event):
     Raises:
         DeviceError: The device cannot be opened.
         TypeError: ``device`` names no device, or another argument is neither True nor False.
-        ValueError: The device is the processor; it is simulated and ``interprocess`` is True; or more than
+        ValueError: The device is the CPU; it is simulated and ``interprocess`` is True; or more than
             one of ``timing``, ``blocking`` and ``interprocess`` is True.
     """
 
@@ -295,7 +294,7 @@ class Event(_sidestream.Event):
         interprocess: bool = False,
         device: Any = "cuda",
     ) -> Self:
-        """Make an event."""
+        """Create an event."""
         if not isinstance(timing, bool):
             raise TypeError(f"timing is {timing!r}; give True or False, and the device as device=")
         truth("blocking", blocking)
@@ -313,17 +312,16 @@ class Event(_sidestream.Event):
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Self:
-        """Open an event that another process made and records, by what ``ipc_handle`` returned there.
-
-        It may be waited for and queried, not recorded. A wait is for the last record that the other process
-        had made at the call, so let that process tell when it has made one.
+        """Open an event that another process created and records, by the result of ``ipc_handle`` there. The
+        event may be waited for and queried, but not recorded. A wait is for the last record that the other
+        process had made at the call, so let that process announce its records.
 
         Args:
             device: The event's device, as for ``Stream``; the same GPU in both processes.
             handle: From an ``Event`` or a ``torch.cuda.Event`` with ``interprocess=True``.
 
         Raises:
-            DeviceError: The handle opens no event: it is this process's own, or the event is gone.
+            DeviceError: The handle opens no event: it is this process's own, or the event no longer exists.
             TypeError: ``handle`` is not ``bytes``.
             ValueError: ``handle`` has the wrong length, or the device is simulated.
         """
@@ -342,12 +340,12 @@ class Event(_sidestream.Event):
         Keep the event until no other process uses it.
 
         Raises:
-            ValueError: The event was not made with ``interprocess=True``.
+            ValueError: The event was not created with ``interprocess=True``.
         """
         return bytes(super().ipc_handle())
 
     def record(self, stream: Any = None) -> None:
-        """Record the event after all that ``stream`` has been given so far. The host does not wait.
+        """Record the event after all work that was submitted to ``stream`` so far. The host does not wait.
 
         Args:
             stream: Any stream of the event's device; by default PyTorch's current one.
@@ -355,7 +353,7 @@ class Event(_sidestream.Event):
         super().record(stream)
 
     def wait(self, stream: Any = None) -> None:
-        """Make what is submitted to ``stream`` from now on wait for the last record. The host does not wait.
+        """Make later work of ``stream`` wait for the last record. The host does not wait.
 
         Args:
             stream: Any stream; by default PyTorch's current one. A stream of another real device needs
@@ -375,7 +373,7 @@ class Event(_sidestream.Event):
         return super().query()
 
     def synchronize(self) -> None:
-        """Block until the last record is complete. Other threads of Python run meanwhile.
+        """Block until the last record is complete. Other Python threads run meanwhile.
 
         Raises:
             DeviceError: Work failed on the device.
@@ -383,7 +381,7 @@ class Event(_sidestream.Event):
         super().synchronize()
 
     def elapsed_time(self, end: Event) -> float:
-        """Return the milliseconds on the device from this event to ``end``. Both have to be complete.
+        """Return the milliseconds on the device from this event to ``end``. Both must be complete.
 
         Raises:
             DeviceError: One of them has no timing, was not recorded, or is not complete.
@@ -405,7 +403,7 @@ class Event(_sidestream.Event):
         """
         if self.device.startswith("sim:"):
             raise ValueError(
-                f"an event of {self.device} is no event of CUDA: the device is simulated; make the event on"
+                f"an event of {self.device} is not a CUDA event: the device is simulated; make the event on"
                 ' "cuda"'
             )
         bridge = Stream(self.device, name="bridge")
@@ -434,16 +432,16 @@ def _torch_cuda() -> Any:
         raise ImportError("this needs PyTorch, which is not installed; pip install torch") from error
     if not torch.cuda.is_available():
         raise _sidestream.DeviceError(
-            "PyTorch cannot use CUDA here: it was built without, or finds no driver; install a PyTorch with "
-            "CUDA"
+            "PyTorch cannot use CUDA here: it was built without CUDA, or finds no driver; install a build "
+            "with CUDA"
         )
     torch.cuda.init()
     return torch.cuda
 
 
 def _elsewhere(mine: Stream | Event, other: Any) -> bool:
-    """Return whether ``other`` belongs to another real device. Each device has its own runtime, which waits
-    only for its own streams and events.
+    """Return whether ``other`` belongs to another real device. Each device has its own runtime, which can
+    wait only for its own streams and events.
     """
     theirs = str(getattr(other, "device", mine.device))
     return theirs != mine.device and theirs.startswith("cuda:") and mine.device.startswith("cuda:")
@@ -456,4 +454,4 @@ def _as_torch_stream(stream: Any) -> Any:
 def _event_of_torch(event: Any) -> Any:
     if hasattr(event, "cuda_event"):
         return event
-    raise TypeError(f"{event!r} is no event; give a sidestream.Event or a torch.cuda.Event")
+    raise TypeError(f"{event!r} is not an event; give a sidestream.Event or a torch.cuda.Event")

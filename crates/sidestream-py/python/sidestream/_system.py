@@ -1,4 +1,4 @@
-"""What differs between operating systems."""
+"""Functions whose implementation differs between operating systems."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 if sys.platform == "win32":
 
     def after_forks(in_child: Callable[[], None], held: signal.Signals | None = None) -> None:
-        """Call nothing: Windows has no forks."""
+        """Do nothing: Windows has no forks."""
 
     def memory_bytes() -> int:
-        """Return the bytes of the host's memory."""
+        """Return the number of bytes of host memory."""
         # MEMORYSTATUSEX: its own size and a percentage in the first word, the memory in the second.
         status = (ctypes.c_uint64 * 8)(64)
         ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
@@ -27,7 +27,7 @@ if sys.platform == "win32":
         return mmap.mmap(-1, size)
 
     def flush_c() -> None:
-        """Write what the streams of the C library hold."""
+        """Flush the output streams of the C library."""
         ctypes.CDLL("ucrtbase").fflush(None)
 
 else:
@@ -54,7 +54,7 @@ else:
         os.register_at_fork(before=hold, after_in_parent=release, after_in_child=child)
 
     def memory_bytes() -> int:
-        """Return the bytes of the host's memory."""
+        """Return the number of bytes of host memory."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def fresh_memory(size: int) -> mmap.mmap:
@@ -63,7 +63,7 @@ else:
         return mmap.mmap(-1, size, flags=flags)
 
     def flush_c() -> None:
-        """Write what the streams of the C library hold."""
+        """Flush the output streams of the C library."""
         ctypes.CDLL(None).fflush(None)
 
 
@@ -71,11 +71,11 @@ if sys.platform == "linux":
     import resource
 
     def preemptions() -> int:
-        """Return how often the system has taken the processor from this thread."""
+        """Return how often the system has preempted this thread."""
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 else:
 
     def preemptions() -> int:
-        """Return 0: the system does not say how often it has taken the processor from one thread."""
+        """Return 0: the system does not report preemptions of a single thread."""
         return 0

@@ -18,10 +18,10 @@ class OperatorRow:
         name: The name.
         kind: ``operator``, ``range``, ``step`` or ``call``.
         calls: Number of them.
-        host_ns: How long the host was in them.
-        host_self_ns: ``host_ns`` without what was inside them.
-        device_ns: How long the work that they launched took on devices, added up.
-        device_self_ns: ``device_ns`` without what operators inside them launched.
+        host_ns: Time that the host spent in them.
+        host_self_ns: ``host_ns`` without the time of operators and calls inside them.
+        device_ns: Total device time of the work that they launched.
+        device_self_ns: ``device_ns`` without the work that operators inside them launched.
         shapes: The shapes of their inputs, in a table ``by_shape`` of a trace that has them.
     """
 
@@ -40,10 +40,10 @@ class RangeTimes:
     """The times of a range.
 
     Attributes:
-        host_ns: How long the host was in it.
-        device_ns: How long the work that it launched took on devices, added up.
+        host_ns: Time that the host spent in it.
+        device_ns: Total device time of the work that it launched.
         device_ops: Number of kernels, copies and memsets that it launched.
-        idle_ns: How long devices were idle because of it.
+        idle_ns: Time that devices were idle because of it.
     """
 
     host_ns: int
@@ -58,11 +58,12 @@ class RangeRow:
 
     Attributes:
         name: The name.
-        depth: Number of ranges around it. The range around it is the last row before it with a smaller depth.
+        depth: Number of ranges that enclose it. The innermost of them is the last previous row with a smaller
+            depth.
         calls: Number of them.
-        thread: The number of the thread, where the trace has it.
-        total: The times with the ranges inside it.
-        own: The times without them.
+        thread: The number of the thread, if the trace has it.
+        total: The times including the ranges inside it.
+        own: The times without the ranges inside it.
     """
 
     name: str
@@ -75,20 +76,21 @@ class RangeRow:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """All kernels of one name, and how the longest of them was launched; None where the trace does not say.
+    """All kernels of one name, and the launch of the longest one. Fields that the trace does not have are
+    None.
 
     Attributes:
         name: The name.
         calls: Number of them.
-        total_ns: How long they took, added up.
-        longest_ns: How long the longest took.
-        grid: Its blocks, in three dimensions.
+        total_ns: Total time of the kernels.
+        longest_ns: Time of the longest kernel.
+        grid: The grid of the longest kernel: its thread blocks, in three dimensions.
         block: The threads of a block, in three dimensions.
         registers: Registers of a thread.
         shared_bytes: Bytes of shared memory of a block.
         occupancy_percent: Occupancy of a multiprocessor's warps in percent, as the profiler estimates it.
-        why: What in that launch may limit it; empty where nothing does.
-        measure: The counters of Nsight Compute to measure next.
+        why: Properties of that launch that may limit the kernel; empty if none do.
+        measure: The Nsight Compute counters to measure next.
     """
 
     name: str
@@ -106,13 +108,13 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class MemoryHolder:
-    """Memory that was allocated at one place and not freed when the peak was reached.
+    """Memory that was allocated at one place and was still allocated at the peak.
 
     Attributes:
         operator: The innermost operator around the allocation that does more than allocate memory.
         range: The innermost range of the program around it.
         pieces: Number of allocations.
-        bytes: Bytes of them.
+        bytes: Total bytes of these allocations.
     """
 
     operator: str | None
@@ -126,15 +128,15 @@ class MemoryRow:
     """The memory of a device over time.
 
     Attributes:
-        device: The number of the GPU; None for memory of the host.
-        peak_bytes: The most bytes that were allocated at one time.
-        peak_offset_ns: When that was, counted from the start of the trace.
-        step: The step that the device was in then, from 0; None where it was in none.
-        before_bytes: Bytes of it that were allocated before the trace begins.
+        device: The number of the GPU; None for host memory.
+        peak_bytes: Maximum bytes that were allocated at one time.
+        peak_offset_ns: Time of the peak, counted from the start of the trace.
+        step: Index of the device's step at the peak, starting at 0; None outside all steps.
+        before_bytes: Bytes of the peak that were allocated before the trace begins.
         taken: Number of allocations.
         given_back: Number of frees.
-        holders: What held the rest at the peak, the largest first.
-        points: How much was allocated when: pairs of nanoseconds from the start of the trace and bytes.
+        holders: The places that allocated the rest of the peak, the largest first.
+        points: The allocated bytes over time: pairs of nanoseconds from the start of the trace and bytes.
     """
 
     device: int | None
@@ -166,7 +168,7 @@ class Table(Told):
 
     @cached_property
     def rows(self) -> tuple[Any, ...]:
-        """Its rows: ``OperatorRow``, ``RangeRow``, ``KernelRow`` or ``MemoryRow``."""
+        """The rows: ``OperatorRow``, ``RangeRow``, ``KernelRow`` or ``MemoryRow``."""
         whole = self.to_dict()
         return tuple(made(_ROWS[whole["table"]], row) for row in whole["rows"])
 

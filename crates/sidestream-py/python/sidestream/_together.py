@@ -1,4 +1,4 @@
-"""``diagnose``: why GPUs idled, from one trace or from those of all ranks of a run."""
+"""``diagnose``: explains why GPUs idled, from one trace or from those of all ranks of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sidestream._diagnosis import Diagnosis, sets_of
 from sidestream._results import Result, Told, made
 
 
-# No type can tell the path of a folder from that of a file: hence `Any` beside the usual result. A string is
-# also an iterable of strings; the first overload takes it.
+# No type distinguishes the path of a folder from that of a file: hence `Any` in addition to the usual result.
+# A string is also an iterable of strings; the first overload takes it.
 @overload
 def diagnose(  # type: ignore[overload-overlap]
     path: str | os.PathLike[str],
@@ -38,18 +38,18 @@ def diagnose(
     link_gbps: float | None = None,
     what_if: str | Iterable[str] | None = None,
 ) -> Diagnosis | Diagnoses:
-    """Read a trace and return what costs time in it, and what a change would be worth.
+    """Read a trace and return the causes of lost time in it, and the predicted gain of changes.
 
     Nothing runs, and no GPU is needed. Other threads run meanwhile. A file gives a ``Diagnosis``. A folder,
-    or a list of files and folders, gives ``Diagnoses``: a diagnosis of each trace, and what the ranks of one
-    run show together. A type checker cannot tell a folder from a file; for ``[folder]`` it knows that the
+    or a list of files and folders, gives ``Diagnoses``: a diagnosis of each trace, and a comparison of the
+    ranks of one run. A type checker cannot tell a folder from a file; for ``[folder]`` it knows that the
     result is ``Diagnoses``. ``sidestream.ray.diagnose`` does this in many processes.
 
     Args:
         path: The JSON of PyTorch's profiler (``.json``, ``.json.gz``), an export of Nsight Systems
             (``nsys export --type sqlite``), or a trace that Sidestream wrote; a folder of these, or a list.
-        link_gbps: The speed of copies from and to pinned memory, in GB/s. By default what the trace shows, or
-            a table of devices.
+        link_gbps: The speed of copies from and to pinned memory, in GB/s. By default it is taken from the
+            trace, or from a table of devices.
         what_if: Changes to predict: ``pinned``, ``prefetch=N``, ``no-sync``, ``async-output``,
             ``fused=RANGE``, ``graphs``, ``workers=N``, ``more-workers=N``, ``host-work=N``,
             ``second-stream``, ``pipeline=RANGE,RANGE``, ``non-blocking-streams``,
@@ -58,9 +58,9 @@ def diagnose(
             the usual ones.
 
     Raises:
-        TraceError: The file is not a trace that can be read, or the folder has none; the text says what to
-            do. With several traces, those that cannot be read are in ``Diagnoses.failed`` instead.
-        OSError: The system cannot read the file; ``FileNotFoundError`` where there is none.
+        TraceError: The file is not a trace that can be read, or the folder has none; the message has advice.
+            With several traces, those that cannot be read are in ``Diagnoses.failed`` instead.
+        OSError: The system cannot read the file; ``FileNotFoundError`` if there is none.
         TypeError: ``path`` is neither a path nor a list of paths.
         ValueError: ``link_gbps`` is not a speed, there is no such change, or the list is empty.
     """
@@ -72,7 +72,7 @@ def diagnose(
 
 def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return the named files, and the traces in the named folders."""
-    # An open file and bytes are iterable, too.
+    # Open files and bytes are iterable, too, but are not lists of paths.
     if (
         not isinstance(paths, (str, os.PathLike, Iterable))
         or isinstance(paths, (bytes, bytearray))
@@ -102,7 +102,7 @@ def diagnosis_or_failure(
 
 @dataclass(frozen=True)
 class RankDigest:
-    """What a trace contributes to comparing the ranks, without its own diagnosis: some 24 bytes for each
+    """The data of a trace for the comparison of ranks, without its own diagnosis: some 24 bytes for each
     exchange of data.
 
     Attributes:
@@ -114,7 +114,7 @@ class RankDigest:
 
 
 def digest_or_failure(path: str) -> RankDigest | FailedTrace:
-    """Read a trace for what it contributes to comparing the ranks."""
+    """Read the data of a trace for the comparison of ranks."""
     try:
         return RankDigest(path, _sidestream.digest(path))
     except (_sidestream.TraceError, OSError) as error:
@@ -127,7 +127,7 @@ class FailedTrace:
 
     Attributes:
         file: The path of the trace.
-        why: What is wrong with it, or with the process that read it, and what to do.
+        why: The problem of the trace, or of the process that read it, with advice.
         error: The exception.
     """
 
@@ -136,7 +136,7 @@ class FailedTrace:
     error: Exception = field(compare=False, repr=False)
 
 
-#: Most traces of which those of ranks are shown one by one.
+#: Maximum number of traces of ranks that are shown one by one.
 _MOST_SHORT = 8
 
 
@@ -149,10 +149,10 @@ class Diagnoses(Result):
     ranks together.
 
     Attributes:
-        reports: A ``Diagnosis`` of each trace that could be read, in the order of the traces.
-        failed: The traces that could not be read, and why. They do not keep the rest from being read.
-        ranks: The ranks of one run together; None where no two traces state which rank of the same run they
-            are.
+        reports: The ``Diagnosis`` of each trace that could be read, in the order of the traces.
+        failed: The traces that could not be read, and why. The other traces are still read.
+        ranks: The ranks of one run together; None unless at least two traces state their ranks in the same
+            run.
     """
 
     reports: tuple[Diagnosis, ...]
@@ -182,7 +182,7 @@ class Diagnoses(Result):
 
     @cached_property
     def _text(self) -> str:
-        # As the command does: the diagnosis of one rank is long, and much like those of the others.
+        # As in the command's output: the diagnosis of one rank is long, and much like those of the others.
         shown = (
             self.reports if self._count <= _MOST_SHORT else [one for one in self.reports if one.rank is None]
         )
@@ -202,21 +202,22 @@ class Diagnoses(Result):
 
 @dataclass(frozen=True)
 class RankStep:
-    """What the devices of a rank did in a step, in nanoseconds: each figure is a median over the steps, and
-    the mean of the devices.
+    """The activity of a rank's devices in a step, in nanoseconds: each figure is a median over the steps, and
+    the mean over the devices.
 
     Attributes:
         count: Number of steps; 0 if the figures are of the whole trace.
-        time_ns: The step.
-        p10_ns: The time that a tenth of the steps stays below.
-        p90_ns: The time that nine tenths stay below.
+        time_ns: The time of the step.
+        p10_ns: The time below which a tenth of the steps stay.
+        p90_ns: The time below which nine tenths of the steps stay.
         busy_ns: The union of the times of kernels, copies and memsets.
-        idle_ns: The rest of the step. As a median itself it need not be the difference of the two.
+        idle_ns: The rest of the step. This is a median too, so it may differ from ``time_ns`` minus
+            ``busy_ns``.
         kernel_ns: The union of the times of kernels.
-        copy_ns: Copies from and to the host.
-        exposed_copy_ns: The part of them during which no kernel ran.
-        communication_ns: Exchange of data between devices.
-        exposed_communication_ns: The part of it during which no kernel ran that computes.
+        copy_ns: The time of copies between host and device.
+        exposed_copy_ns: The part of these copies during which no kernel ran.
+        communication_ns: The time of data exchanges between devices.
+        exposed_communication_ns: The part of these exchanges during which no computing kernel ran.
     """
 
     count: int
@@ -237,14 +238,14 @@ class Rank:
     """One rank of a run.
 
     Attributes:
-        rank: Its number.
+        rank: The number of the rank.
         file: The path of its trace.
-        step: What its devices did in a step.
+        step: The activity of its devices in a step.
         idle_by_cause: Idle nanoseconds of a step, by cause.
-        waits_ns: How long it waits for other ranks in a step, in exchanges of data.
-        late_ns: How long it is waited for in a step, each time by the rank that waits longest.
+        waits_ns: The time per step that it waits for other ranks, in exchanges of data.
+        late_ns: The time per step that other ranks wait for it: in each exchange, the longest wait counts.
         pairs_ns: The part of ``waits_ns`` in sends and receives: the bubbles of a pipeline.
-        parts: The rank's own work in a step, in the mean: ``compute``, ``copies``, ``loader``, ``host``,
+        parts: The mean time per step of the rank's own work: ``compute``, ``copies``, ``loader``, ``host``,
             ``other``.
     """
 
@@ -263,17 +264,18 @@ class SlowRank:
     """The rank that makes the step of all ranks longer.
 
     Attributes:
-        rank: Its number.
-        cause: The part of its step that exceeds that of the others most: ``compute``, ``copies``, ``loader``,
-            ``host`` or ``other``.
-        cause_ns: By how much.
-        name: What that part is in the trace, where the trace names it, such as a range of the host's.
-        excess_ns: How much longer its own work in a step is than the median of the ranks that it is compared
-            with.
+        rank: The number of the rank.
+        cause: The part of its step with the largest excess over the other ranks: ``compute``, ``copies``,
+            ``loader``, ``host`` or ``other``.
+        cause_ns: This excess.
+        name: The name of that part in the trace, if there is one, such as a range of the host.
+        excess_ns: The time by which its own work in a step exceeds the median of the ranks that it is
+            compared with.
         compared: Number of these ranks.
-        is_alike: Whether they exchange the same data as it does; otherwise they are all other ranks.
-        step_ns: A step in a replay of all ranks.
-        predicted_ns: That step if this rank were as fast as the median.
+        is_alike: Whether these ranks exchange the same data as this one; otherwise all other ranks are
+            compared.
+        step_ns: The time of a step in a replay of all ranks.
+        predicted_ns: The time of that step if this rank were as fast as the median.
     """
 
     rank: int
@@ -292,18 +294,18 @@ class RankGroups:
     """The process groups of one description and size.
 
     Attributes:
-        name: Their description, where they have one.
-        is_known: Whether the traces say which ranks exchange data.
+        name: Their description, if they have one.
+        is_known: Whether the traces state the ranks of each group.
         count: Number of groups.
-        size: Number of ranks in each, where that is known.
+        size: Number of ranks in each group, if that is known.
         missing: Number of their ranks that have no trace.
         exchanges: Number of exchanges that were matched between ranks.
-        is_numbered: Whether they were matched by their numbers; otherwise by their order.
-        waits_ns: How long a rank waits in them in a step, in the mean.
+        is_numbered: Whether the exchanges were matched by their numbers; otherwise by their order.
+        waits_ns: The mean time per step that a rank waits in these groups.
         most: The rank that waits most.
-        most_ns: How long it waits in a step.
-        last: The rank that is waited for most.
-        last_ns: How long it is waited for in a step.
+        most_ns: The time per step that this rank waits.
+        last: The rank for which the others wait most.
+        last_ns: The time per step that others wait for this rank.
     """
 
     name: str
@@ -325,15 +327,15 @@ class LongWait:
     """An exchange of data in which a rank waited long.
 
     Attributes:
-        operation: PyTorch's name of the operation.
+        operation: PyTorch's name for the operation.
         group: The process group.
-        seq: The number of the exchange in the group, where the traces have one.
+        seq: The number of the exchange in the group, if the traces have one.
         elements: Number of input elements.
-        last: The rank that came last, of those that have traces.
+        last: The last rank to arrive, of those that have traces.
         waited: The rank that waited longest.
-        waited_ns: How long it waited.
-        all_ns: How long all ranks waited, added up.
-        offset_ns: When the exchange was complete, counted from the first exchange.
+        waited_ns: The time that this rank waited.
+        all_ns: The total time that all ranks waited.
+        offset_ns: The time at which the exchange was complete, counted from the first exchange.
     """
 
     operation: str
@@ -354,19 +356,19 @@ class Ranks(Told):
     The schema of their JSON is ``sidestream.diagnose.ranks/2``.
 
     Attributes:
-        world: Number of ranks in the run, where the traces say it.
+        world: Number of ranks in the run, if the traces state it.
         ranks: Each rank that has a trace, by number.
         slowest: The number of the rank with the longest step.
         spread: The difference of the longest and the shortest step, as a share of the median one.
         straggler: The number of the rank that makes the step longer, if a single one does; otherwise None.
-        slow: That rank, with the cause and what it costs; None where there is none.
+        slow: That rank, with the cause and its cost; None if there is none.
         waiting: The numbers of the ranks that wait, the longest first.
         groups: The process groups, those in which ranks wait longest first.
         worst: The ten exchanges with the longest waits.
         clock_error_ns: The difference of the ends of a collective once the clocks are aligned, in the median.
         missing: Ranks without a trace, as the first and the last of each range.
         doubled: Ranks with several traces.
-        warnings: What a reader has to know.
+        warnings: Warnings that a reader has to know.
     """
 
     world: int | None
@@ -391,8 +393,8 @@ class Ranks(Told):
         return self._text
 
     def html(self) -> str:
-        """Return the ranks as one HTML page with a heat map: who waited in which exchange, and the ten worst.
-        It loads nothing.
+        """Return the ranks as one HTML page with a heat map: the wait of each rank in each exchange, and the
+        ten worst waits. The page loads nothing.
         """
         return self._html
 

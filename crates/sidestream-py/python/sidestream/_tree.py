@@ -1,8 +1,7 @@
-"""Nested containers, taken apart into their arrays and rebuilt.
-
-PyTorch has such functions, which need PyTorch. These support dictionaries and other mappings, lists, tuples,
-named tuples and dataclasses. An object without arrays is passed through. The extension takes lists, tuples
-and dictionaries apart; this module does the others.
+"""Takes nested containers apart into their arrays and rebuilds them, without PyTorch, whose own functions do
+the same. This module supports dictionaries and other mappings, lists, tuples, named tuples and dataclasses.
+An object without arrays is passed through. The extension takes lists, tuples and dictionaries apart; the code
+here handles the others.
 """
 
 from __future__ import annotations
@@ -17,24 +16,22 @@ from typing import Any
 from sidestream import _leaves, _sidestream
 
 _Make = Callable[[list[Any]], Any]
-#: The class, names, values and maker of a container. Without values it is an object that is rebuilt as a
+#: The class, names, values and maker of a container. The values are None for an object that is rebuilt as a
 #: whole.
 _Opened = tuple[type, Any, list[Any] | None, Callable[[], _Make]]
 
-#: How deep, and in how many objects, tensors are looked for.
+#: Depth, and number of objects, up to which an object is searched for tensors.
 _DEPTH, _MOST = 3, 100
 
 
 class Objects:
-    """What happens to the objects of a batch that are not containers.
-
-    Where batches go to a GPU of PyTorch, an object with tensors and a method ``to`` is moved with it. Others
-    are passed through.
+    """Handles the objects of a batch that are not containers. If batches go to a PyTorch GPU, an object with
+    tensors is moved by its ``to`` method if it has one. Other objects are passed through.
     """
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        #: The classes that are moved. Other classes are examined in the first batch only.
+        #: Whether objects of a class are moved, by class. Other classes are examined in the first batch only.
         self._known: dict[type, bool] = {}
         self.is_first = True
         #: Classes of objects that stay on the host although they have tensors or arrays.
@@ -67,14 +64,14 @@ def _moved(value: Any, device: Any) -> Any:
     try:
         moved = value.to(device, non_blocking=True)
     except TypeError:
-        # Its `to` takes a device only.
+        # The object's `to` takes only a device.
         moved = value.to(device)
-    # A `to` that works in place may return None.
+    # A `to` method that works in place may return None.
     return value if moved is None else moved
 
 
 def _has_tensors(value: Any) -> bool:
-    """Return whether an object holds tensors of PyTorch, directly or in its attributes."""
+    """Return whether an object holds PyTorch tensors, directly or in its attributes."""
     left = [(value, 0)]
     for _ in range(_MOST):
         if not left:
@@ -93,11 +90,11 @@ def _has_tensors(value: Any) -> bool:
 
 
 def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[Any], _sidestream.Shape]:
-    """Return the tensors and the numpy arrays of numbers in ``tree`` in order, and its shape, which does not
-    hold them.
+    """Return the tensors and the NumPy arrays of numbers in ``tree`` in order, and its structure, which does
+    not hold them.
 
     Args:
-        tree: What to take apart. Each value of a mapping of the caller's own class is read once.
+        tree: The container to take apart. Each value of a mapping of the caller's own class is read once.
         objects: Handles objects that are not containers; by default they are passed through.
 
     Raises:
@@ -107,7 +104,7 @@ def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[Any], _side
 
 
 def _attributes(value: Any) -> list[Any]:
-    """Return the attributes of an object without calling a method of its class, which could do anything."""
+    """Return the attributes of an object without calling a method of its class, which might do anything."""
     if isinstance(value, type):
         return []
     own: list[Any] = []
@@ -122,17 +119,18 @@ def _attributes(value: Any) -> list[Any]:
 
 
 def tensors_of(tree: Any) -> tuple[list[Any], _sidestream.Shape]:
-    """Return the tensors in ``tree`` and its shape, which holds everything else, numpy arrays included."""
+    """Return the tensors in ``tree`` and its structure, which holds everything else, including NumPy arrays.
+    """
     return _sidestream.flatten(tree, False, _open)
 
 
 def _open(tree: Any) -> _Opened | None:
     """Return the class of a container, the names of its values, the values, and a function that returns its
-    maker. The maker builds such a container from other values.
+    maker. The maker builds a container of this kind from other values.
     """
     kind = type(tree)
     if kind.__module__.startswith("tensordict"):
-        # They have the methods of a mapping, but indexing means their batch.
+        # These classes have the methods of a mapping, but indexing them selects from their batch dimension.
         return _tensor_dict(tree) if kind.__name__ == "TensorDict" else None
     if isinstance(tree, Mapping):
         names: Any = list(tree)
@@ -151,8 +149,8 @@ def _open(tree: Any) -> _Opened | None:
 
 
 def _tensor_dict(tree: Any) -> _Opened:
-    """Open a dictionary of tensors that share a batch size. It cannot hold arrays that are not tensors; with
-    those it becomes a `dict`.
+    """Open a ``TensorDict``, whose tensors share a batch size. It cannot hold arrays that are not tensors;
+    with such arrays it becomes a `dict`.
     """
     kind, size = type(tree), tree.batch_size
     keys = list(tree.keys())
@@ -172,7 +170,7 @@ def _tensor_dict(tree: Any) -> _Opened:
 
 
 def _packed(tree: Any) -> _Opened:
-    """Open a packed sequence of PyTorch, of which one part stays on the host."""
+    """Open a PyTorch packed sequence, one part of which stays on the host."""
     names = ("data", "sorted_indices", "unsorted_indices")
     kind, sizes = type(tree), tree.batch_sizes
     return (
@@ -187,7 +185,7 @@ def _mapping(tree: Mapping[Any, Any], names: list[Any]) -> _Make:
     kind = type(tree)
     if not isinstance(tree, MutableMapping):
         return lambda values: kind(zip(names, values))  # type: ignore[call-arg]
-    # A copy has what the class keeps beside its items, such as the default of a defaultdict. Its items are
+    # A copy keeps the other data of the class, such as the default of a defaultdict. The copy's items are
     # cleared, so that it does not keep the arrays alive.
     empty = copy.copy(tree)
     for name in names:
@@ -212,7 +210,7 @@ def _mapping(tree: Mapping[Any, Any], names: list[Any]) -> _Make:
 def _dataclass(tree: Any, names: list[str]) -> _Make:
     empty = copy.copy(tree)
     for name in names:
-        # Works for frozen dataclasses too; their `__init__` may take other arguments than the fields.
+        # This works for frozen dataclasses too, whose `__init__` may take arguments other than the fields.
         object.__setattr__(empty, name, None)
 
     def make(values: list[Any]) -> Any:

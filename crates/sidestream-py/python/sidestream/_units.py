@@ -1,4 +1,4 @@
-"""Times and sizes as text, in the form that the command uses."""
+"""Formats times and sizes as the command does."""
 
 from __future__ import annotations
 

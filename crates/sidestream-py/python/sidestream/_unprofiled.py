@@ -1,7 +1,7 @@
-"""The time of a step without the profiler: windows of steps, timed before it starts.
+"""Measures the time of a step without the profiler: windows of steps are timed before the profiler starts.
 
 A trace does not show what the profiler adds to a step. So the same loop is timed first. The host waits for
-the devices only at the edges of a window; inside it, it runs ahead of them as usual.
+the devices only at the edges of a window; inside the window it runs ahead of them as usual.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 #: The key under which the times are written to the trace. `sidestream diagnose` reads it.
 KEY = "sidestream.unprofiled"
-#: Largest difference of two windows that agree, as a share.
+#: Maximum relative difference of two windows that agree.
 AGREE = 0.03
-#: Least windows that are taken, once two have agreed.
+#: Minimum number of windows that are taken once two have agreed.
 TAKEN = 5
-#: Most windows that are dropped while no two agree; the next ones are taken.
+#: Maximum number of windows that are dropped while no two agree; after that, windows are taken anyway.
 MOST_DROPPED = 12
-#: Duration of a window: long against the wait at its edges,
+#: Minimum duration of a window, which is long compared with the wait at its edges.
 WINDOW_NS = 50_000_000
-#: with as many steps as that takes, within these bounds.
+#: Bounds for the number of steps in a window.
 LEAST_STEPS, MOST_STEPS = 5, 1_000
-#: Steps that are timed where several ranks run together, which have to start their profilers at the same
+#: Number of steps that are timed if several ranks run together, which must start their profilers at the same
 #: step.
 TOGETHER = 100
 
@@ -34,13 +34,13 @@ class Unprofiled:
 
     Attributes:
         median_ns: The median of the windows, in nanoseconds for each step.
-        mean_ns: Their mean: far from the median where windows differ in their number of slow steps, or one of
-            them was delayed.
+        mean_ns: The mean of the windows. It is far from the median if windows differ in their number of slow
+            steps, or one of them was delayed.
         quartiles_ns: The first and the third quartile.
-        drift: How much longer a step was in the second half of the windows than in the first, as a share of
-            the median; below 0 where it was shorter. Over 0.05 the diagnosis gives the step as a range.
-        edge_ns: By how much a step may be too long at most, since the host waited for the devices at the
-            edges of the windows.
+        drift: The time by which a step was longer in the second half of the windows than in the first, as a
+            share of the median; below 0 if it was shorter. Over 0.05 the diagnosis gives the step as a range.
+        edge_ns: Maximum time by which the measured step may be too long, since the host waited for the
+            devices at the edges of the windows.
         agreed: Whether two windows in a row were within 3 % of each other before any was taken.
         window_steps: Number of steps in a window.
         dropped: Number of windows before those that were taken, including the two that agreed.
@@ -61,24 +61,25 @@ class Unprofiled:
     after_profiler: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a new dictionary of values of JSON."""
+        """Return the fields as a new dictionary of JSON values."""
         return asdict(self) | {"quartiles_ns": list(self.quartiles_ns)}
 
 
 def least_steps(every: int) -> int:
-    """Return the least number of steps that can be timed, with windows of ``every`` steps."""
-    # The first step, a window that shows how long a step is, two that agree, and those that are taken.
+    """Return the minimum number of steps that can be timed, with windows of ``every`` steps."""
+    # The first step, a window that shows the length of a step, two windows that agree, and those that are
+    # taken.
     return 1 + (1 + 2 + TAKEN) * every
 
 
 class Windows:
-    """Times windows of steps. The first step is in none of them, since programs initialize in it.
+    """Times windows of steps. The first step belongs to no window, since programs initialize in it.
 
     Args:
         clock: Returns the time in nanoseconds.
         synchronize: Waits for the devices.
         every: The number of steps in a window is a multiple of this.
-        steps: Number of steps to time in all; by default as few as are needed.
+        steps: Total number of steps to time; by default as few as are needed.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Windows:
     ) -> None:
         self._clock, self._synchronize = clock, synchronize
         self._every, self._steps = every, steps
-        # The first window only shows how long a step is.
+        # The first window only shows the length of a step.
         self._size, self._is_sized = every, False
         self._count = self._inside = self._dropped = 0
         self._began_ns = self._first_ns = 0
@@ -117,9 +118,9 @@ class Windows:
         self._synchronize()
         now_ns = self._clock()
         step_ns = (now_ns - self._began_ns) / self._size
-        # Without the wait the host would have continued at once, and the devices as soon as the host had
-        # submitted work, which takes it no longer than its first step. So the window is too long by at most
-        # the smaller of the two.
+        # Without the wait the host would have continued at once, and the devices would have continued as soon
+        # as the host had submitted work, which takes no longer than the host's first step. So the window is
+        # too long by at most the smaller of the two times.
         edge_ns = min(now_ns - before_ns, self._first_ns) / self._size
         self._inside, self._began_ns = 0, now_ns
         if self._takes:
@@ -140,12 +141,13 @@ class Windows:
         return self._steps is None or self._steps - self._count >= windows * self._size
 
     def _resize(self, step_ns: float) -> None:
-        """Adapt the size of the windows to the time of a step. Windows of two sizes are not compared."""
+        """Adapt the size of the windows to the time of a step. Windows of different sizes are not compared.
+        """
         steps = min(max(int(WINDOW_NS / max(step_ns, 1)), LEAST_STEPS), MOST_STEPS)
         if self._steps is not None:
             steps = min(steps, (self._steps - self._count) // (2 + TAKEN))
         wanted = max(steps // self._every, 1) * self._every
-        # A small change of the size is not made.
+        # Once windows have been sized, their size changes only if it at least doubles.
         if not self._is_sized or wanted >= 2 * self._size:
             self._size, self._last_ns, self._is_sized = wanted, None, True
 
@@ -156,7 +158,7 @@ class Windows:
         steps = [step_ns for step_ns, _ in self._taken]
         middle = median(steps)
         first, _, third = quantiles(steps, n=4, method="inclusive")
-        # The middle window is in both halves, so that a single window makes no drift.
+        # The middle window is in both halves, so that a single window gives no drift.
         half = (len(steps) + 1) // 2
         drift = (median(steps[-half:]) - median(steps[:half])) / middle if middle > 0 else 0.0
         return Unprofiled(
@@ -173,17 +175,17 @@ class Windows:
         )
 
     def least(self) -> int:
-        """Return how many steps are timed, as far as known: the least number until a window has shown how
-        long a step takes.
+        """Return the number of steps that are timed, as far as known: the minimum until a window has shown
+        the length of a step.
         """
         if self._steps is not None:
             return self._steps
         size = self._size if self._is_sized else max(LEAST_STEPS // self._every, 1) * self._every
-        # The first step, and a window that shows how long a step is.
+        # The first step, and a window that shows the length of a step.
         return 1 + self._every + (2 + TAKEN) * size
 
     def __str__(self) -> str:
-        """Return how far the timing has come."""
+        """Return the progress of the timing."""
         known = [step_ns for step_ns, _ in self._taken] or [ns for ns in [self._last_ns] if ns is not None]
         each = f", about {median(known) / 1e6:.3f} ms each" if known else ""
         windows = self._dropped + len(self._taken)

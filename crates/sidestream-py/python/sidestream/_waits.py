@@ -1,10 +1,10 @@
-"""Whether a loader keeps up, in a sentence, from how long a loop waited for it."""
+"""States in a sentence whether a loader keeps up, from the time that a loop waited for it."""
 
 from __future__ import annotations
 
-#: Least batches for a verdict, since the first one includes the start of the loader.
+#: Minimum number of batches for a verdict, since the first one includes the start of the loader.
 FEW = 10
-#: Least share of the time spent waiting at which the loader is the limit.
+#: Minimum share of the time spent waiting at which the loader counts as the limit.
 STARVED = 0.05
 
 
@@ -13,7 +13,7 @@ def verdict(count: int, noun: str, waited_s: float, elapsed_s: float, spent: str
 
     Args:
         count: Number of batches or items from the loader.
-        noun: The name of these in the sentence.
+        noun: The word for them in the sentence.
         waited_s: Seconds in which the loop could only wait.
         elapsed_s: Seconds of the loop.
         spent: How the waiting time was spent, as it follows the share in the sentence.

@@ -34,13 +34,13 @@ from sidestream._system import after_forks, flush_c
 # The contents of `help(sidestream.check)`, once this module has been imported.
 __all__ = ["check"]
 
-#: The exit code if nothing was found and something was not simulated.
+#: The exit code if no race was found but the program used a feature that is not simulated.
 NOT_SIMULATED = 3
 
 
 class _Callable(types.ModuleType):
-    """A module that can be called: importing a submodule puts it in the place of the function of the same
-    name.
+    """A module that can be called: importing a submodule replaces the function of the same name in the
+    package.
     """
 
     def __call__(self, **options: Any) -> Any:
@@ -50,13 +50,13 @@ class _Callable(types.ModuleType):
 def main(arguments: list[str]) -> int:
     """Run the program that the arguments name, and print the report to standard error.
 
-    Return 1 if a race was found, 2 if the arguments are wrong, 3 if the program asked for something that is
-    not simulated and ended well otherwise, and else the program's exit code.
+    Return 1 if a race was found, 2 if the arguments are wrong, 3 if the program used a feature that is not
+    simulated but otherwise ended well, and otherwise the program's exit code.
     """
     parser = _parser()
     given = parser.parse_args(arguments)
     program = _program(parser, given)
-    # Errors that can be known before the program runs are reported before it.
+    # Errors that can be detected before the program runs are reported before it starts.
     if given.memory < 0:
         parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
     try:
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     if not 1 <= devices <= MOST_DEVICES:
         parser.error(f"--devices {devices}: give a number from 1 to {MOST_DEVICES}")
     if given.devices is not None and not given.simulate:
-        parser.error("--devices says how many GPUs are simulated; give --simulate, too")
+        parser.error("--devices sets the number of simulated GPUs; add --simulate")
     is_module = given.module is not None
     path = Path(program[0])
     is_folder = (path / "__main__.py").is_file()
@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> int:
     left = None if given.reduce is None else _left(parser, given.reduce, rank)
     if suffix == ".md":
         if not given.simulate:
-            parser.error(f"{program[0]} is a text; its blocks of Python are checked with --simulate")
+            parser.error(f"{program[0]} is a Markdown file; give --simulate to check its Python code blocks")
         others = {
             "--fix": given.fix,
             "--reduce": given.reduce,
@@ -115,9 +115,9 @@ def main(arguments: list[str]) -> int:
             "--steps": given.steps,
         }
         if unfit := ", ".join(name for name, value in others.items() if value):
-            parser.error(f"a text has a report for each of its blocks; leave out {unfit}")
+            parser.error(f"a Markdown file has a report for each of its blocks; leave out {unfit}")
         return check_text(path, devices, not given.no_stacks, given.memory, file)
-    # A program with its own handler sets it later, and that handler then decides how the program ends.
+    # A program with its own handler sets it later; then that handler decides how the program ends.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
         # A child's own handler is set before it receives the signal.
@@ -139,10 +139,10 @@ def main(arguments: list[str]) -> int:
             code = _code(program, is_module, found)
             found._recorder.program_over()
     except RaceError as race:
-        # A race that was found after the program had ended.
+        # The race was found after the program had ended.
         print(f"{type(race).__name__}: {race}", file=sys.stderr)
     if signal.getsignal(signal.SIGTERM) is _terminated:
-        # The program has ended; only its report is left to write.
+        # The program has ended; only its report remains to be written.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     text = str(found) if rank is None else f"rank {rank}: {found}"
     print(text, file=sys.stderr)
@@ -183,11 +183,11 @@ def _provoked(program: list[str], is_module: bool, found: CheckedRun, runs: int)
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sidestream.check",
-        usage="%(prog)s [options] (SCRIPT | -m MODULE) [arguments of the program]",
-        description="Run a program of PyTorch and say where it races.",
+        usage="%(prog)s [options] (SCRIPT | -m MODULE) [program arguments]",
+        description="Run a PyTorch program and report its races.",
         epilog=(
             f"Order between host threads is observed where they hand over by {HEARD}. Conflicting calls "
-            "without such an order are a warning, which does not change the exit code."
+            "without such an order are reported as a warning, which does not change the exit code."
         ),
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
@@ -209,12 +209,12 @@ def _parser() -> argparse.ArgumentParser:
         help="write the shortest stream program (YAML) that still has the first race",
     )
     parser.add_argument(
-        "--suppress", metavar="FILE", help="findings to leave out: FILE:LINE REASON, a line each"
+        "--suppress", metavar="FILE", help="findings to leave out, one FILE:LINE REASON per line"
     )
     parser.add_argument(
         "--steps",
         metavar="A:B",
-        help="check the steps from A on and before B, as the first optimizer makes them",
+        help="check steps A to B-1, counted from 0; a step ends with step() of the first optimizer",
     )
     parser.add_argument("--require-gpu", action="store_true", help="fail if nothing ran on a GPU")
     parser.add_argument(
@@ -225,19 +225,19 @@ def _parser() -> argparse.ArgumentParser:
         "--no-host", action="store_true", help="do not observe the host's own loads and stores"
     )
     parser.add_argument(
-        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="how much memory the check may use"
+        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="maximum memory of the check"
     )
     parser.add_argument(
-        "--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it"
+        "--simulate", action="store_true", help="simulate the GPU: its work runs on the CPU"
     )
-    parser.add_argument("--devices", type=int, metavar="N", help="how many GPUs are simulated: 1")
+    parser.add_argument("--devices", type=int, metavar="N", help="number of simulated GPUs; 1 by default")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
 def _program(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[str]:
-    """Return the program and its arguments. Warn about options of the check among these."""
+    """Return the program and its arguments. Warn if these include options of the check."""
     program: list[str] = given.module or given.program
     if program and program[0] == "--":
         program = program[1:]
@@ -252,8 +252,8 @@ def _program(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list
             it, comes = ("it", "comes") if len(behind) == 1 else ("them", "come")
             print(
                 f"{', '.join(behind)} {comes} after {program[0]}, so the program gets {it} and the check "
-                "does not; options of the check come before the script, and with -- before it this is "
-                "not said",
+                "does not; options of the check come before the script, and -- before the script suppresses "
+                "this warning",
                 file=sys.stderr,
             )
     return program
@@ -265,12 +265,12 @@ def _steps(parser: argparse.ArgumentParser, text: str) -> Steps:
         parser.error(f"--steps {text}: give two whole numbers, as in 10:20")
     steps = Steps(int(bounds[1] or 0), int(bounds[2] or sys.maxsize))
     if steps.first >= steps.last:
-        parser.error(f"--steps {text}: there is no step from {steps.first} on and before {steps.last}")
+        parser.error(f"--steps {text}: the first number must be less than the second, as in 10:20")
     return steps
 
 
 def _of_rank(name: str, rank: int | None) -> Path:
-    """Return the file of this rank: with several ranks each has its own."""
+    """Return the report file of this rank: with several ranks, each has its own."""
     file = Path(name)
     return file if rank is None else file.with_name(f"{file.stem}.rank{rank}{file.suffix}")
 
@@ -279,7 +279,7 @@ def _left(parser: argparse.ArgumentParser, name: str, rank: int | None) -> Path:
     left = _of_rank(name, rank)
     if not left.parent.is_dir() or left.is_dir() or left.suffix == ".py":
         parser.error(
-            f"--reduce {name}: name a file for a stream program, such as race.yaml, in a folder that is there"
+            f"--reduce {name}: name a file for a stream program, such as race.yaml, in an existing folder"
         )
     return left
 
@@ -293,24 +293,24 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
             print(exit_.code, file=sys.stderr)
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except BaseException as error:
-        # Printed here, so that the report is printed after it.
+        # The error is printed here, so that the report comes after it.
         shown = error.with_traceback(_of_program(error.__traceback__))
         sys.excepthook(type(shown), shown, shown.__traceback__)
         print(
-            f"the program ended with {type(error).__name__}; the report is of what it did before that",
+            f"the program ended with {type(error).__name__}; the report covers the time before that",
             file=sys.stderr,
         )
         if str(error) in found.skipped:
             return NOT_SIMULATED
-        # The exit code of Python, and the one that a shell gives for SIGINT.
+        # The exit code of Python, and the one that a shell uses for SIGINT.
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
 def _end(code: int) -> None:
     """End the process. While Python shuts down, PyTorch still calls the callbacks for its events and memory,
-    and each call prints an error. So this runs everything that a program may have registered for its end, and
-    then exits at once.
+    and each call prints an error. So this function runs everything that a program may have registered for its
+    end, and then exits at once.
     """
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -325,12 +325,14 @@ def _end(code: int) -> None:
 
 
 def _terminated(*_: object) -> None:
-    # The exit code that a shell gives for a program that the signal ended.
+    # The exit code that a shell uses for a program that this signal ended.
     sys.exit(128 + signal.SIGTERM)
 
 
 def _untouched() -> None:
-    """Restore the default handler in a child, so that processes of the program end as without the check."""
+    """Restore the default handler in a child, so that the program's other processes end as they would without
+    the check.
+    """
     if signal.getsignal(signal.SIGTERM) is _terminated:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -357,7 +359,7 @@ _SECONDS = 10.0
 
 @contextlib.contextmanager
 def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
-    """Keep the report in a file up to date, for a program that is killed."""
+    """Keeps the report in a file up to date, in case the program is killed."""
     if file is None:
         yield
         return
@@ -385,8 +387,8 @@ def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
 
 
 def _write(file: Path, text: str) -> bool:
-    """Replace the file as a whole, so that a process that is killed meanwhile leaves the previous report.
-    Return whether it was written.
+    """Replace the whole file at once, so that a process that is killed meanwhile leaves the previous report.
+    Return whether the report was written.
     """
     part = file.with_name(file.name + ".part")
     try:
@@ -413,7 +415,8 @@ def _print_patch(found: CheckedRun) -> bool:
 def _is_module(name: str) -> bool:
     sys.path.insert(0, "")
     try:
-        # Not the module itself: finding it would import its package before the check observes anything.
+        # Look for the package, not the module itself, since finding that would import the package before the
+        # check observes anything.
         return importlib.util.find_spec(name.partition(".")[0]) is not None
     except (ImportError, ValueError):
         return False

@@ -1,6 +1,5 @@
-"""Prefetching in a ``Trainer`` of Lightning.
-
-Importing this needs Lightning: ``lightning`` or ``pytorch_lightning``.
+"""Prefetching in a Lightning ``Trainer``. Importing this module requires Lightning: ``lightning`` or
+``pytorch_lightning``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Prefetch(Callback):  # type: ignore[misc]
 
     Use it as ``Trainer(callbacks=[Prefetch()])``; ``train_dataloader()`` and the others return their loaders
     without ``prefetch``. The trainer first gives each loader the sampler of its rank, and the result is
-    prefetched. The trainer would not do so with a loader that is prefetched already, and each rank would
+    prefetched. The trainer would not do so with a loader that is already prefetched, and each rank would
     train on all of the data.
 
     Args:

@@ -1,4 +1,4 @@
-"""Diagnose the traces of many ranks as tasks of Ray.
+"""Diagnose the traces of many ranks as Ray tasks.
 
 This module can be imported without Ray; ``diagnose`` needs it.
 """
@@ -32,13 +32,13 @@ def diagnose(
     reports: bool = True,
     on_each_machine: bool = False,
 ) -> Diagnoses:
-    """Diagnose traces as tasks of Ray, one each, and compare the ranks of one run.
+    """Diagnose traces as Ray tasks, one per trace, and compare the ranks of one run.
 
     The result is that of ``sidestream.diagnose`` for a folder or a list; one file gives ``Diagnoses``, too. A
     trace that cannot be read, or whose task fails, is in ``Diagnoses.failed``; the others are still read.
-    Where Ray is not running in this process, it starts or joins a cluster as usual (``ray.init``). Blocks
-    until all tasks have ended. At most twice as many tasks as the cluster has processors run or wait at a
-    time; after Ctrl-C those finish, and no other starts.
+    If Ray is not running in this process, it starts or joins a cluster as usual (``ray.init``). Blocks
+    until all tasks have ended. At most twice as many tasks as the cluster has CPUs run or wait at a time;
+    after Ctrl-C those finish, and no other starts.
 
     Args:
         paths: A folder of traces, or a list of files and folders. Folders are listed here, and the tasks open
@@ -46,14 +46,14 @@ def diagnose(
             and install the package on each. With ``on_each_machine`` the paths are those of each machine.
         link_gbps: As for ``sidestream.diagnose``.
         what_if: As for ``sidestream.diagnose``.
-        options: What a task needs, for ``options`` of Ray's remote functions: by default one processor.
+        options: The resources of a task, for ``options`` of Ray's remote functions: by default one CPU.
             ``{"memory": BYTES}`` limits how many large traces are read at once on one machine.
-        reports: Whether the diagnosis of each trace is returned as well. If not, a task returns only what its
-            rank is compared by, some 24 bytes for each exchange of data, so that a thousand ranks take little
-            memory here: ``Diagnoses.reports`` is empty, and ``Diagnoses.ranks`` does not change.
+        reports: Whether the diagnosis of each trace is returned as well. If not, a task returns only the data
+            for the comparison of its rank, some 24 bytes for each exchange of data, so that a thousand ranks
+            take little memory here: ``Diagnoses.reports`` is empty, and ``Diagnoses.ranks`` does not change.
         on_each_machine: Whether to look up the paths on every machine of the cluster, and read each trace on
-            the machine that has it. Not for a file system that all machines see, where each would read each
-            trace.
+            the machine that has it. Do not use this on a file system that all machines see: each machine
+            would read all traces.
 
     Raises:
         ImportError: Ray is not installed.
@@ -71,7 +71,7 @@ def diagnose(
             name="ray",
         ) from missing
     wanted = sets_of(what_if)
-    # Options that all tasks would refuse are refused before any task starts.
+    # Options that all tasks would refuse are checked before any task starts.
     check_options(speed(link_gbps), wanted)
     if not isinstance(options, (Mapping, type(None))):
         raise TypeError(
@@ -97,9 +97,9 @@ def diagnose(
         place = running.pop(over[0])
         results[place] = _of_task(ray, place[0], over[0])
 
-    # Not all at once: after Ctrl-C the submitted tasks run to their end, and no other is submitted.
-    # `ray.cancel` could end them, but Ray 2.60 aborts this process if a task ends at the moment in which it
-    # is cancelled.
+    # Tasks are not submitted all at once: after Ctrl-C the submitted tasks run to their end, and no other is
+    # submitted. `ray.cancel` could end them, but Ray 2.60 aborts this process if a task ends at the moment in
+    # which it is cancelled.
     for place in dict.fromkeys(traces):
         running[hand_over(place)] = place
         while len(running) >= _at_once(ray):
@@ -147,14 +147,14 @@ def _there(paths: list[str | os.PathLike[str]]) -> list[str]:
             try:
                 found += [os.path.abspath(one) for one in files(path)]
             except TraceError:
-                # Another machine may have traces there.
+                # The folder may exist on another machine, with traces.
                 continue
     return found
 
 
 def _at_once(ray: Any) -> int:
-    # One task waits for each that runs, so that a cluster that grows with its tasks sees that it needs more
-    # processors.
+    # For each task that runs, one task waits, so that a cluster that grows with its tasks sees that it needs
+    # more CPUs.
     return 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 

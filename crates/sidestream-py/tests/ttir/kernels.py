@@ -1,5 +1,5 @@
-"""The kernels whose intermediate representation is in the files beside this one, as Triton 3.6 made it for
-`GPUTarget("cuda", 90, 32)`.
+"""The kernels whose intermediate representation is in the other files of this folder, as Triton 3.6 made it
+for `GPUTarget("cuda", 90, 32)`.
 """
 
 # mypy: ignore-errors

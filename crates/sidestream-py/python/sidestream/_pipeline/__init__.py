@@ -1,5 +1,5 @@
-"""Stages of a model that run concurrently, on separate streams or as CUDA graphs, if that was measured to be
-faster.
+"""Stages of a model that run concurrently, on separate streams or as CUDA graphs, if a measurement shows that
+this is faster.
 """
 
 from __future__ import annotations

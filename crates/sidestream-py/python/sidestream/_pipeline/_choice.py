@@ -1,4 +1,4 @@
-"""Which mode a pipeline runs in, and the measurement that decides it. Does not use PyTorch, and reads no
+"""Chooses the mode of a pipeline by a measurement. Does not use PyTorch, and reads no
 clock.
 """
 
@@ -13,36 +13,39 @@ from typing import Any
 
 from sidestream._results import Result
 
-#: One stage after the other, as in a plain loop.
+#: One stage after another, as in a plain loop.
 SERIAL = "serial"
-#: Each stage on a stream of its own.
+#: Each stage on its own stream.
 STREAMS = "streams"
-#: Captured stages as CUDA graphs, one after the other.
+#: Captured stages as CUDA graphs, one after another.
 SERIAL_GRAPHS = "serial-graphs"
-#: Captured stages as CUDA graphs, each stage on a stream of its own.
+#: Captured stages as CUDA graphs, each stage on its own stream.
 GRAPHS = "graphs"
 MODES = (SERIAL, STREAMS, SERIAL_GRAPHS, GRAPHS)
 
-#: Another mode has to take less than this share of the serial time. With a smaller gain, noise would decide.
+#: Another mode must take less than this share of the serial time to be chosen. With a smaller gain, noise
+#: would decide.
 BETTER = 0.98
-#: It also has to take less in this share of the rounds: on a busy host, medians differ by more than `BETTER`.
+#: Another mode must also be faster in this share of the rounds: on a busy host, medians differ by more than
+#: `BETTER`.
 MOST_ROUNDS = 0.8
 #: A mode that took more than this many times the serial time in a round is not measured again.
 HOPELESS = 1.5
-#: Least items and seconds of a segment.
+#: Minimum number of items and seconds of a segment.
 SEGMENT_ITEMS = 10
 SEGMENT_SECONDS = 0.05
-#: Least items of a segment if items are slow or the end of a run cuts it short; items are slow if these take
-#: `LONG_SECONDS`.
+#: Minimum number of items of a segment if items are slow or the end of a run cuts the segment short. Items
+#: are slow if this many take `LONG_SECONDS`.
 FEW_ITEMS = 5
 LONG_SECONDS = 2.0
-#: A caller that left later than this many items' time after the last item has done something else in between.
+#: If the caller leaves more than this many items' time after the last item, it has done other work in
+#: between.
 PAUSE = 3.0
-#: What trying an unknown mode may cost, in items and in seconds, whichever is more: each stream allocates
+#: Maximum cost of trying an unknown mode, in items and in seconds, whichever is more: each stream allocates
 #: memory, and items may be slower.
 TRIAL_ITEMS = 5
 TRIAL_SECONDS = 0.05
-#: The same where stages have to be captured for it.
+#: Maximum seconds of such a trial if stages have to be captured for it.
 CAPTURE_SECONDS = 1.0
 
 
@@ -55,10 +58,10 @@ class Choice(Result):
         measured: Whether the mode was chosen by a measurement. During the measurement it is False, and
             ``mode`` is the one that items run in now.
         reason: Why this mode, in a sentence.
-        seconds_per_item: Seconds for an item, the median of the measured segments, by mode.
-        segments: Number of segments that were measured, by mode.
+        seconds_per_item: For each mode, the seconds per item: the median of the measured segments.
+        segments: For each mode, the number of measured segments.
         notes: Further facts: captures that failed, items that ran in another way, an earlier measurement that
-            was taken over.
+            was reused.
     """
 
     mode: str
@@ -102,16 +105,16 @@ class Choice(Result):
 
 
 class Chooser:
-    """Measures modes in alternating segments until each is known to be faster than serial or not, and keeps
-    the fastest.
+    """Measures modes in alternating segments until it is known for each whether it is faster than serial, and
+    keeps the fastest.
 
-    The caller announces each item before it is issued (``due``). Where a segment begins or ends, it
-    synchronizes the device and passes the time (``advance``). So a segment is the wall time of its items
-    between two moments at which the device is idle.
+    The caller announces each item before it is issued (``due``). At the beginning and end of a segment, the
+    caller synchronizes the device and passes the time (``advance``). So the duration of a segment is the wall
+    time of its items between two moments at which the device is idle.
 
-    A run that begins before the serial time is known may be limited: measuring then costs it, against serial,
-    less than a share of its time. It begins serially, and a mode is tried once the run can afford the cost of
-    a trial. Until then items run in the best mode that is known, and the host waits for nothing.
+    A run that begins before the serial time is known may be limited: the measurement then costs less than a
+    given share of the serial time of the run. The run begins serially, and a mode is tried once the run can
+    afford the cost of a trial. Until then items run in the best known mode, and the host waits for nothing.
     """
 
     def __init__(
@@ -123,9 +126,9 @@ class Chooser:
         least: int = SEGMENT_ITEMS,
         share: float | None = None,
     ) -> None:
-        """Measure at most ``segments`` of each mode, of at least ``least`` items. Before the first of each,
-        ``settle`` items run that do not count. ``share`` is the share of the first run that measuring may
-        cost.
+        """Measure at most ``segments`` segments of each mode, each of at least ``least`` items. Before the
+        first segment of a mode, ``settle`` items run that do not count. ``share`` is the share of the first
+        run that the measurement may cost.
         """
         self.modes = modes
         self.mode = modes[0]
@@ -134,39 +137,39 @@ class Chooser:
         self._settle = settle
         self._least = least
         self._share = share
-        # Seconds for an item by mode, for every round.
+        # For every round: the seconds per item by mode.
         self._rounds: list[dict[str, float]] = []
         self._turn: list[str] = []
         # Modes that have run before in this pipeline.
         self._settled: set[str] = set()
-        # Items that run before the segment begins, items of it that were issued, and items that it has. None
-        # where their time is not known.
+        # Number of items that run before the segment begins, that were issued in it, and that belong to it.
+        # The last is None if their time is not known.
         self._left = 0
         self._items = 0
         self._goal: int | None = None
-        # When the segment began; None before.
+        # Time at which the segment began; None before.
         self._start: float | None = None
-        # When the last item of the segment was announced.
+        # Time at which the last item of the segment was announced.
         self._latest = 0.0
         # Items and seconds of runs that were too short for a segment.
         self._short = (0, 0.0)
-        # Whether this run is limited, how many items it has issued and will have, and the cost of measuring
-        # so far, in seconds.
+        # Whether this run is limited, its number of items so far and in total, and the cost of measuring so
+        # far, in seconds.
         self._is_limited = share is not None
         self._issued, self._length, self._lost = 0, 0, 0.0
-        # What broken-off turns cost, by mode.
+        # For each mode, the cost of turns that were broken off.
         self._cost_of: dict[str, float] = {}
-        # When the turn of the mode began, how many items had been issued by then, the serial seconds for an
-        # item, and the cost at which the turn is broken off.
+        # Time at which the turn of the mode began, number of items issued before it, serial seconds per item,
+        # and the cost at which the turn is broken off.
         self._turned, self._before, self._plain, self._most = 0.0, 0, 0.0, math.inf
-        # The number of issued items at which the next turn begins; until then the best known mode runs.
+        # Number of issued items at which the next turn begins; until then the best known mode runs.
         self._until: int | None = None
         if self.measuring:
             self._next(None)
 
     @property
     def times(self) -> dict[str, list[float]]:
-        """The seconds for an item in every segment, by mode."""
+        """The seconds per item of every segment, by mode."""
         return {mode: [times[mode] for times in self._rounds if mode in times] for mode in self.modes}
 
     @property
@@ -187,13 +190,13 @@ class Chooser:
             self._resume(None)
 
     def settle_anew(self) -> None:
-        """Forget which modes have run before, since another pipeline continues this measurement."""
+        """Forget which modes have run before, because another pipeline continues this measurement."""
         self._settled = set()
         self._left = self._settle
 
     def due(self, now: float) -> bool:
-        """Return, before an item is issued, whether a segment begins or ends here or another mode has its
-        turn. If not, count the item.
+        """Called before an item is issued. Return True if a segment begins or ends here or another mode has
+        its turn. Otherwise count the item.
         """
         if self._until is not None:
             if self._issued >= self._until:
@@ -206,7 +209,8 @@ class Chooser:
             self._left -= 1
         else:
             self._latest = now
-            # Where the host is far ahead of the device, its clock does not show how long the segment is.
+            # If the host is far ahead of the device, the host's clock does not show the duration of the
+            # segment.
             if self._items >= (self._goal or FEW_ITEMS) or (
                 self._items >= self._least and now - self._start >= SEGMENT_SECONDS
             ):
@@ -216,8 +220,8 @@ class Chooser:
         return False
 
     def advance(self, now: float) -> None:
-        """Continue at a time at which the device is idle, where ``due`` returned True. Call ``due`` again for
-        the same item.
+        """Begin or end a segment, or change the mode. Call this after ``due`` has returned True, when the
+        device is idle; then call ``due`` again for the same item.
         """
         if self._until is not None:
             self._lost -= (self._issued - self._before) * self._gain()
@@ -242,8 +246,8 @@ class Chooser:
 
         Args:
             now: The time at which the device was idle after the last item.
-            left: When the caller left the run, if it did. After a long pause before that the segment is
-                dropped, since the pause is not time of the items.
+            left: The time at which the caller left the run, if it did. If a long pause came before that, the
+                segment is dropped, since the pause does not belong to the items.
         """
         if self._start is None or not self._items:
             return
@@ -258,7 +262,7 @@ class Chooser:
             self._next(None)
 
     def drop(self, mode: str, now: float | None = None) -> None:
-        """Stop measuring a mode, since it runs the same as another one. Without ``now`` its cost is not
+        """Stop measuring a mode, because it is equivalent to another one. Without ``now`` its cost is not
         counted.
         """
         self.modes = tuple(one for one in self.modes if one != mode)
@@ -270,11 +274,11 @@ class Chooser:
             self._next(now)
 
     def medians(self) -> dict[str, float]:
-        """Return the median seconds for an item, by mode, of the modes that were measured."""
+        """Return the median seconds per item of each measured mode."""
         return {mode: statistics.median(times) for mode, times in self.times.items() if times}
 
     def reason(self) -> str:
-        """Return why this mode runs."""
+        """Return the reason why this mode runs."""
         medians = self.medians()
         if self._until is not None:
             most = f"{100 * (self._share or 0):.0f} %"
@@ -296,17 +300,17 @@ class Chooser:
         return f"{faster}, which is too little to tell from noise"
 
     def _pairs(self, mode: str) -> list[tuple[float, float]]:
-        """Return the time of a mode and the serial time, for every round that has both."""
+        """Return the time of a mode and the serial time for every round that has both."""
         return [(times[mode], times[SERIAL]) for times in self._rounds if mode in times and SERIAL in times]
 
     def _ratios(self, mode: str) -> list[float]:
-        """Return the time of a mode as a share of the serial time, for each of these rounds."""
+        """Return the time of a mode divided by the serial time, for each round that has both."""
         return [taken / serial for taken, serial in self._pairs(mode)]
 
     def _is_clear(self, mode: str) -> bool:
         """Return whether the rounds show that a mode is faster than serial, or that it is not: the mean of
         the ratios is farther from the threshold than the spread of the ratios and of their times. The fewer
-        rounds there are, the farther it has to be.
+        rounds there are, the larger this distance must be.
         """
         ratios = self._ratios(mode)
         if len(ratios) < 2:
@@ -319,12 +323,12 @@ class Chooser:
         return self.medians().get(SERIAL, 0.0)
 
     def _gain(self) -> float:
-        """Return by how many seconds an item takes less in this mode than serially."""
+        """Return the seconds per item that this mode saves, compared with serial."""
         return self._serial() - self.medians()[self.mode]
 
     def _best(self, is_last: bool) -> str:
-        """Return the fastest mode, or serial if none is clearly faster. Before the last round only modes
-        count that are clear.
+        """Return the fastest mode, or serial if none is clearly faster. Before the last round, only modes
+        with a clear result count.
         """
         medians = self.medians()
         for mode in sorted(medians, key=lambda mode: medians[mode]):
@@ -335,7 +339,7 @@ class Chooser:
         return SERIAL if SERIAL in self.modes else self.modes[0]
 
     def _price(self, mode: str) -> float:
-        """Return what a turn of a mode may cost the run, in seconds more than serially."""
+        """Return the maximum cost of a turn of a mode for the run, in seconds more than serially."""
         serial, taken = self._serial(), self.medians().get(mode)
         if mode == SERIAL:
             return 0.0
@@ -343,7 +347,7 @@ class Chooser:
             return (2 + self._enough(taken)) * max(taken - serial, 0.0)
         captures = mode in (SERIAL_GRAPHS, GRAPHS) and not self._settled & {SERIAL_GRAPHS, GRAPHS}
         price = max(TRIAL_ITEMS * serial, CAPTURE_SECONDS if captures else TRIAL_SECONDS)
-        # A broken-off turn got at most half way, and had half of the budget.
+        # A turn that was broken off got at most half way, and had half of the budget.
         return max(price, 4 * self._cost_of.get(mode, 0.0))
 
     def _budget(self) -> float:
@@ -353,15 +357,16 @@ class Chooser:
         return self._share * max(self._issued, self._length) * self._serial() - self._lost
 
     def _cost(self, now: float) -> float:
-        """Return by how many seconds the items of this turn took longer than serially. While the device is
-        busy, the host's clock shows less than that.
+        """Return how many seconds longer the items of this turn took than serially. While the device is busy,
+        the host's clock shows less than that.
         """
         return now - self._turned - (self._issued - self._before) * self._plain
 
     def _wait(self, short: float) -> None:
         """Run items in the best known mode until ``short`` more seconds may be spent."""
         self.mode = self._best(is_last=False)
-        # An item that takes less time adds to the budget, and so does one beyond those that were announced.
+        # Each item that takes less time adds to the budget, and so does each item beyond the announced
+        # number.
         gain, more = self._gain(), (self._share or 0.0) * self._serial()
         known = max(self._issued, self._length)
         items = (short + gain * self._issued + more * known) / max(gain + more, 1e-9)
@@ -370,17 +375,17 @@ class Chooser:
         self._until, self._before, self._most = math.ceil(items), self._issued, math.inf
 
     def _enough(self, seconds: float) -> int:
-        """Return how many items a segment needs, if one takes ``seconds``."""
+        """Return the number of items that a segment needs if an item takes ``seconds``."""
         if FEW_ITEMS * seconds >= LONG_SECONDS:
             return FEW_ITEMS
         return max(self._least, math.ceil(SEGMENT_SECONDS / seconds))
 
     def _taken(self, now: float) -> float:
-        """Return the seconds for an item of the segment, including those of runs that were cut short."""
+        """Return the seconds per item of the segment, including runs that were cut short."""
         items, seconds = self._short
         if self._start is not None:
             items, seconds = items + self._items, seconds + now - self._start
-        # The clock may not have advanced.
+        # The divisor and the result must not be 0: the clock may not have advanced.
         return max(seconds / max(items, 1), 1e-9)
 
     def _resume(self, now: float | None) -> None:
@@ -403,7 +408,7 @@ class Chooser:
             self._wait(price - budget)
             return
         before, self.mode = self.mode, self._turn.pop(0)
-        # After the first turn two items are enough to settle: memory and caches are still those of another
+        # After the first turn, two items are enough to settle: memory and caches are still those of another
         # mode.
         self._left = self._settle
         if self.mode in self._settled:
@@ -412,7 +417,7 @@ class Chooser:
         self._goal = self._enough(seconds) if seconds else None
         self._turned, self._before, self._plain = now or 0.0, self._issued, self._serial()
         if now is not None and self.mode != SERIAL:
-            # The following items of the turn may cost as much again.
+            # The later items of the turn may cost the other half.
             self._most = budget / 2
 
     def _new_round(self) -> bool:
@@ -422,7 +427,7 @@ class Chooser:
         self._rounds.append({})
         # Serial is always measured: all others are compared with it.
         self._turn = [SERIAL, *others]
-        # Every other round is reversed, so that a steady drift affects all modes alike.
+        # Every other round is reversed, so that a steady drift affects all modes equally.
         if len(self._rounds) % 2 == 0:
             self._turn.reverse()
         return True

@@ -2,16 +2,16 @@
 
 Why the memory of each tensor is safe:
 
-- What a stage returns, and what was uploaded, is held until the slot's next item comes. By then the heads of
-  the streams wait for its last use, so the allocator may reuse it. ``record_stream`` would give the same
-  order, but frees memory only once the host has seen the GPU finish: a host that runs ahead would take new
-  memory for each item.
-- Items that were on the device belong to the caller, and may be freed at any time: ``record_stream`` records
-  the last level's streams, which are ordered after all uses.
-- Results go to the caller, who may keep them: ``record_stream`` records the stream that they are handed out
-  on.
-- Objects may hold tensors that cannot be seen. Where there are any, each item first waits for the caller's
-  stream, which is ordered after all uses that the caller has begun.
+- Results of stages and uploaded tensors are held until the slot's next item comes. By then the heads of the
+  streams wait for their last use, so the allocator may reuse their memory. ``record_stream`` would give the
+  same order, but frees memory only after the host has observed that the work is complete: a host that runs
+  ahead would allocate new memory for each item.
+- Items that were already on the device belong to the caller, and may be freed at any time: ``record_stream``
+  records the last level's streams, which are ordered after all uses.
+- Results go to the caller, who may keep them: ``record_stream`` records the stream on which they are handed
+  out.
+- Objects may hold tensors that this code cannot see. If there are such objects, each item first waits for the
+  caller's stream, which is ordered after all uses that the caller has begun.
 - Buffers of captured stages are written again by a later item, so results in them are cloned.
 """
 
@@ -30,11 +30,12 @@ from sidestream._pipeline._upload import PLAIN, Pinned, Staging, is_plain, leave
 from sidestream._sidestream import DIRECT_BYTES
 from sidestream._tree import tensors_of
 
-#: Items that run on the stages' streams before a capture, since libraries initialize at the first ones.
+#: Number of items that run on the stages' streams before a capture, since libraries initialize during the
+#: first items.
 WARM_UP = 3
 
 
-#: A stream as PyTorch's own functions name it: its number, its device, the type of the device.
+#: A stream in the form that PyTorch's own functions use: its id, its device, and the device type.
 _Stream = tuple[int, int, int]
 
 
@@ -42,14 +43,15 @@ class Slot:
     """The memory, events and graphs of one item in flight."""
 
     def __init__(self, stages: int, pinned: Pinned) -> None:
-        """Make the events; memory is allocated for the first item."""
+        """Create the events; memory is allocated for the first item."""
         self.staging = Staging(pinned)
         self.events: dict[int | None, Any] = {number: torch.cuda.Event() for number in range(stages)}
         self.events[ENTRY] = torch.cuda.Event()
         self.events[UPLOADED] = self.staging.copied
         # Held until the slot's next item: see the top of this file.
         self.held: list[Any] = []
-        # For captured stages: the buffers that items are uploaded to, an item made of these, and the graphs.
+        # For captured stages: the buffers to which items are uploaded, an item made of these buffers, and the
+        # graphs.
         self.buffers = Buffers()
         self.inputs: dict[int, Any] = {}
         self.tree: Any = None
@@ -69,7 +71,7 @@ class OnCuda:
             captures: Whether each stage may be captured.
             depth: Number of items in flight.
             device: The number of the device.
-            max_pinned: Most bytes of pinned memory; None without a limit.
+            max_pinned: Maximum bytes of pinned memory; None for no limit.
         """
         torch.cuda.init()
         self._flow = Flow(chain)
@@ -93,15 +95,15 @@ class OnCuda:
         self._final_stages = frozenset(chain.levels[-1])
         self._caller: Any = None
         self._caller_known: Any = None
-        # How items are issued now: "overlapped", or on this stream of the caller.
+        # How items are issued now: "overlapped", or serially on this stream of the caller.
         self._entered: Any = None
         self._fresh = True
         self._last: Slot | None = None
         self._may_refill = True
-        # Some results hold objects, whose tensors could not be recorded for the caller's stream.
+        # Whether some results hold objects, whose tensors could not be recorded for the caller's stream.
         self._hides_results = False
-        # An event after the copy that reads the loader's own pinned memory, where the loader may refill that
-        # for its next item.
+        # An event after the copy that reads the loader's own pinned memory, if the loader may refill that
+        # memory for its next item.
         self.source: Any = None
         self._sources: list[Any] = []
         # The stages that may be captured, and the state of the captures.
@@ -117,7 +119,7 @@ class OnCuda:
     # Called by the pipeline.
 
     def begin(self, may_refill: bool) -> None:
-        """Begin a run, whose first item waits for the caller's stream. ``may_refill`` says whether its loader
+        """Begin a run, whose first item waits for the caller's stream. ``may_refill`` is whether the loader
         may write to the memory of earlier items.
         """
         self._fresh = True
@@ -127,14 +129,14 @@ class OnCuda:
         """Issue all stages for an item. Blocks only for captures and while pinned memory is still being read.
 
         Returns:
-            The result, and what it is ordered after: a slot with its events, or the stream that it was issued
-                on.
+            The result, and the work that it is ordered after: a slot with its events, or the stream on which
+            the item was issued.
 
         Raises:
             StageError: A stage failed. Some of the item's work may have been issued.
         """
         if self._current_device() != self.index:
-            # Stages see the pipeline's device as the current one, in every mode.
+            # The pipeline's device is the current one for stages, in every mode.
             with torch.cuda.device(self.index):
                 return self.issue(number, item, mode)
         current = self._current_stream(self.index)
@@ -148,7 +150,8 @@ class OnCuda:
             return self._serial(slot, number, item, current), current
         if mode == SERIAL_GRAPHS:
             return self._serial_graphs(slot, number, item, current), current
-        # Nothing is allocated between this and the waits of the heads, which make reuse of the memory safe.
+        # No memory is allocated between this call and the waits of the heads, which make reuse of the memory
+        # safe.
         slot.held.clear()
         try:
             return self._overlapped(slot, number, item, mode == GRAPHS, self._caller_of(current)), slot
@@ -197,7 +200,8 @@ class OnCuda:
         self._let_go()
 
     def end(self, unclaimed: bool) -> None:
-        """End a run. The caller's stream waits for what was not handed out; the host does not wait."""
+        """End a run. The caller's stream waits for results that were not handed out; the host does not wait.
+        """
         last = self._last
         if last is not None and self._entered == "overlapped":
             if unclaimed:
@@ -209,7 +213,7 @@ class OnCuda:
         self._let_go()
 
     def name(self) -> str:
-        """Return the device's name and the vendor's name of it."""
+        """Return the device's name and the vendor's name for it."""
         return f"{self._device} ({torch.cuda.get_device_name(self._device)})"
 
     def graphs_left(self) -> bool:
@@ -217,7 +221,7 @@ class OnCuda:
         return len(self._uncaptured) < len(self._captures)
 
     def notes(self) -> list[str]:
-        """Return notes on what did not run as requested."""
+        """Return notes on parts that did not run as requested."""
         names = [stage.name for stage in self._flow.stages]
         notes = [
             f"stage `{names[number]}` is not captured: {why}"
@@ -243,7 +247,7 @@ class OnCuda:
             return mode
         if not self.graphs_left():
             return STREAMS if mode == GRAPHS else SERIAL
-        # The items that warm up have to run on the streams that are captured.
+        # Warm-up items must run on the streams that are captured.
         return STREAMS if self._warm < WARM_UP else mode
 
     def _enter(self, mode: str, caller: _Stream) -> None:
@@ -264,7 +268,7 @@ class OnCuda:
         usual = self._is_usual(shape, leaves) if graphs or self._warm < WARM_UP else False
         flow, streams, events = self._flow, self._streams, slot.events
         values: list[Any] = []
-        # An object may hold tensors of the device that cannot be seen.
+        # An object may hold device tensors that this code cannot see.
         for step in self._plans[
             bool(uploads), self._fresh or bool(theirs) or shape.has_objects or self._hides_results
         ]:
@@ -313,7 +317,7 @@ class OnCuda:
         slot.staging.is_being_read = False
 
     def _brought(self, slot: Slot, item: Any) -> Any:
-        # Like `_uploaded` without buffers.
+        # This mirrors `_uploaded`, but without buffers.
         if not is_plain(item):
             shape, leaves, _ = leaves_of(item)
             return shape.unflatten(
@@ -338,7 +342,7 @@ class OnCuda:
     def _uploaded(
         self, slot: Slot, shape: Any, leaves: list[Any], uploads: list[int], into_buffers: bool
     ) -> Any:
-        # On the current stream, after the last use of the slot.
+        # Runs on the current stream, after the last use of the slot.
         moved = list(leaves)
         for place in uploads:
             source = self._pinned(slot, place, leaves[place])
@@ -360,8 +364,8 @@ class OnCuda:
 
     def _pinned(self, slot: Slot, place: int, leaf: Any) -> Any:
         leaf = leaf.detach() if leaf.requires_grad else leaf
-        # A small tensor that may be refilled is copied by the host sooner than it is waited for. Other
-        # layouts would be copied through pageable memory.
+        # For a small tensor that may be refilled, copying it on the host takes less time than waiting for its
+        # upload. Other layouts would be copied through pageable memory.
         if (
             (leaf.nbytes >= DIRECT_BYTES or not self._may_refill)
             and leaf.is_pinned()
@@ -370,15 +374,15 @@ class OnCuda:
             if self._may_refill:
                 self._sources.append(leaf)
                 self.source = slot.staging.copied
-            # Otherwise the memory stays until it was read: its owner holds it, or PyTorch, whose allocator
-            # has recorded the copy.
+            # Otherwise the memory stays valid until it has been read: it is held by its owner, or by
+            # PyTorch's allocator, which has recorded the copy.
             return leaf
         return slot.staging.pinned(place, leaf)
 
     # Stages.
 
     def _run(self, slot: Slot, stage: int, number: int, value: Any, graphs: bool, usual: bool) -> Any:
-        # On the current stream.
+        # Runs on the current stream.
         flow = self._flow
         if not graphs:
             if stage in self._captures and self._warm == WARM_UP - 1 and self._entered == "overlapped":
@@ -386,8 +390,7 @@ class OnCuda:
             return flow.call(stage, number, value)
         output = self._replayed(slot, stage, value) if usual and self._is_captured(stage) else None
         if output is None:
-            # The tree may be handed out again for the slot's next item, and stages may change what they are
-            # given.
+            # The tree may be handed out again for the slot's next item, and a stage may modify its input.
             output = (flow.call(stage, number, _retied(value)),)
         return self._own(slot, output[0]) if stage in self._final_stages else output[0]
 
@@ -401,8 +404,8 @@ class OnCuda:
         return (graph.output,)
 
     def _capture(self, slot: Slot, stage: int, value: Any) -> Captured | None:
-        # Captured on the stage's own stream, on which libraries have initialized, whatever stream it is
-        # replayed on.
+        # Captured on the stage's own stream, on which libraries have initialized, regardless of the stream on
+        # which the graph is replayed.
         current = self._current_stream(self.index)
         torch.cuda.synchronize(self.index)
         stream = self._streams[stage]
@@ -418,8 +421,8 @@ class OnCuda:
         return graph
 
     def _watched(self, stage: int, number: int, value: Any) -> Any:
-        # The last call before the captures shows whether the stage does what no graph can hold, and whether
-        # it draws random numbers.
+        # The last call before the captures shows whether the stage does anything that a graph cannot contain,
+        # and whether it draws random numbers.
         generator = torch.cuda.default_generators[self.index]
         before = generator.get_state()
         with noting_synchronizations() as found:
@@ -439,12 +442,13 @@ class OnCuda:
     def _is_captured(self, stage: int) -> bool:
         if stage not in self._captures or stage in self._uncaptured:
             return False
-        # The graphs of a process share the generator's state in device memory, which each replay sets. So
+        # All graphs of the process share the generator's state in device memory, which each replay sets. So
         # only the graphs of one stage may draw random numbers while stages overlap.
         return self._entered != "overlapped" or stage not in self._random[1:]
 
     def _is_usual(self, shape: Any, leaves: list[Any]) -> bool:
-        # The shape that is captured is one that came twice in a row, not that of an odd first item.
+        # The captured shape is one that came twice in a row, so that it is not the shape of an unusual first
+        # item.
         kind = (shape, [(leaf.shape, leaf.dtype) for leaf in leaves])
         if self._kind is None:
             if _alike(self._kind_before, kind):
@@ -456,7 +460,7 @@ class OnCuda:
         return usual
 
     def _own(self, slot: Slot, result: Any) -> Any:
-        # A later item writes to the buffers, and the caller may keep the result.
+        # A later item writes to the buffers, and the caller may keep the result, so it is cloned.
         leaves, shape = tensors_of(result)
         return shape.unflatten(
             [leaf.clone() if slot.buffers.share_memory_with(leaf) else leaf for leaf in leaves]

@@ -14,11 +14,11 @@ from sidestream._tree import tensors_of
 
 
 class CaptureFailed(Exception):
-    """A stage could not be captured; the text says why."""
+    """Raised if a stage could not be captured; the message has the reason."""
 
 
 class Buffers:
-    """The tensors of one slot that keep their addresses from item to item."""
+    """The tensors of one slot that have the same addresses for every item."""
 
     def __init__(self) -> None:
         """Begin without tensors."""
@@ -26,52 +26,51 @@ class Buffers:
         self._addresses: set[int] = set()
 
     def add(self, *tensors: Any) -> None:
-        """Add tensors. They live as long as this object."""
+        """Add tensors, which then live as long as this object."""
         for tensor in tensors:
             self._tensors[id(tensor)] = tensor
             self._addresses.add(_address(tensor))
 
     def has(self, tensor: Any) -> bool:
-        """Return whether this tensor object is one of them."""
+        """Return whether this tensor object is one of the buffers."""
         return id(tensor) in self._tensors
 
     def share_memory_with(self, tensor: Any) -> bool:
-        """Return whether a tensor shares memory with one of them."""
+        """Return whether a tensor shares memory with one of the buffers."""
         return _address(tensor) in self._addresses
 
 
 class Captured:
-    """A stage as a graph that reads and writes the buffers of one slot.
-
-    Nothing here waits: the caller orders the replays and the other uses of the buffers.
+    """A stage as a graph that reads and writes the buffers of one slot. This class adds no waits: the caller
+    orders the replays and the other uses of the buffers.
     """
 
     def __init__(self, call: Callable[[Any], Any], value: Any, buffers: Buffers, device: int) -> None:
-        """Capture the stage for values like this one, on the current stream. The device has to be idle.
+        """Capture the stage for values like this one, on the current stream. The device must be idle.
 
         Args:
             call: The stage.
-            value: The stage's input. The slot's buffers in it are read where they are; other tensors are
+            value: The stage's input. Slot buffers in it are read in place; other tensors are
                 copied into new buffers.
-            buffers: The slot's buffers. The new ones, and the outputs, are added.
+            buffers: The slot's buffers. New buffers, and the outputs, are added.
             device: The number of the device.
 
         Raises:
-            CaptureFailed: The stage does what a graph cannot hold. It can still be called.
+            CaptureFailed: The stage does something that a graph cannot contain. It can still be called.
         """
         leaves, self._shape = tensors_of(value)
         if self._shape.has_objects:
             raise CaptureFailed(
                 "it is given an object that may hold tensors, and a replay would use those of the capture"
             )
-        # Buffers that are made in inference mode could not be written outside of it.
+        # Buffers that are created in inference mode could not be written outside that mode.
         with torch.inference_mode(False):
             self._inputs = [leaf if buffers.has(leaf) else leaf.detach().clone() for leaf in leaves]
         torch.cuda.current_stream(device).synchronize()
-        # An input that needs no check, since it consists of the buffers only.
+        # The input, if it consists of the buffers only and thus needs no check.
         self._value = value if leaves and all(map(buffers.has, leaves)) else None
         given = self._shape.unflatten(self._inputs)
-        # A separate pool, since other graphs are replayed concurrently.
+        # A separate memory pool, since other graphs are replayed concurrently.
         self._pool = torch.cuda.graph_pool_handle()
         self._graph = torch.cuda.CUDAGraph()
         with _no_collection():
@@ -127,7 +126,7 @@ class Captured:
     def _end(self, device: int) -> None:
         try:
             with warnings.catch_warnings():
-                # A stage that returns its input is an empty graph, which is not a mistake.
+                # A stage that returns its input gives an empty graph, which is not a mistake.
                 warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 self._graph.capture_end()
         except RuntimeError:
@@ -136,15 +135,15 @@ class Captured:
 
 
 def _address(tensor: Any) -> int:
-    # The start of the storage, which all views share.
+    # All views share the start of the storage.
     start: int = tensor.untyped_storage().data_ptr()
     return start
 
 
 @contextlib.contextmanager
 def noting_synchronizations() -> Iterator[list[str]]:
-    """Collect PyTorch's warnings about calls that block the host until the device is done, which a graph
-    cannot hold.
+    """Collect PyTorch's warnings about calls that block the host until the device is done. A graph cannot
+    contain such calls.
     """
     found: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
@@ -180,9 +179,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def _recover(device: int, pool: Any) -> None:
-    # A failed capture leaves PyTorch's allocator and random generator in the state of a capture, so that
-    # memory is not freed and random numbers are refused. The first two calls do to the pool what a successful
-    # capture does at its end, and a small successful capture resets the generator.
+    # A failed capture leaves PyTorch's allocator and random generator in the state of a capture, in which
+    # memory is not freed and random numbers are refused. The first two calls end the use of the pool as a
+    # successful capture does, and a small successful capture resets the generator.
     for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
         with contextlib.suppress(RuntimeError):
             end(device, pool)

@@ -1,4 +1,4 @@
-"""The measurements of this process, by stages and by shapes of items. Does not use PyTorch."""
+"""Keeps the measurements of this process, by stages and by shapes of items. Does not use PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from sidestream._pipeline._choice import Chooser
 
-#: Most measurements that are kept; the oldest are dropped.
+#: Maximum number of measurements that are kept; the oldest are dropped.
 MOST = 100
 
 
@@ -31,21 +31,21 @@ def recall(
     """Return the chooser of an earlier pipeline of the same stages in the same setting, or ``own``, which is
     then kept for the next one.
 
-    A chooser that is still measuring is taken over only where its pipeline is gone.
+    A chooser that is still measuring is reused only if its pipeline no longer exists.
 
     Args:
         calls: The callables of the stages. A method is compared by its object and function.
-        setting: Everything else that has to be equal.
+        setting: All other values that must be equal.
         own: A chooser that has measured nothing.
         owner: The pipeline of that chooser.
-        looks: Whether an earlier measurement is taken over; otherwise it is forgotten.
+        looks: Whether an earlier measurement is reused; otherwise it is forgotten.
     """
     global _measured
     parts = [part for call in calls for part in _parts(call)]
     try:
         references = tuple(weakref.ref(part) for part in parts)
     except TypeError:
-        # A callable without weak references could be confused with a later one at its address.
+        # A callable that allows no weak references could be confused with a later one at the same address.
         return own
     kept = []
     for one in _measured:
@@ -60,5 +60,6 @@ def recall(
 
 
 def _parts(call: Any) -> tuple[Any, ...]:
-    """Return the objects that identify a callable. Each access to a method makes a new object."""
+    """Return the objects that identify a callable. A method is not such an object, since each access to it
+    makes a new one."""
     return (call.__self__, call.__func__) if isinstance(call, types.MethodType) else (call,)

@@ -1,4 +1,4 @@
-"""``Pipeline``: the stages of a model that run concurrently, each on another item."""
+"""``Pipeline``: runs the stages of a model concurrently, each on a different item."""
 
 from __future__ import annotations
 
@@ -35,83 +35,83 @@ from sidestream._results import Result
 from sidestream._tree import flatten
 
 AUTO = "auto"
-#: The device is asked whether it has work only where the loader took more than these seconds for the item
-#: before.
+#: The pipeline asks whether the device is idle only if the loader took more than these seconds for the
+#: previous item.
 _SLOW_S = 0.0002
-#: The share of its time that measuring may cost a first run.
+#: The share of a first run's time that the measurement may cost.
 FIRST_RUN = 0.02
-#: Least items of a segment in a sweep: more than otherwise, since the first item of a segment overlaps with
-#: nothing. `RUN` is how often the batches are repeated in one run.
+#: Minimum number of items of a segment in a sweep: more than otherwise, since the first item of a segment
+#: overlaps with nothing. `RUN` is the number of times that the batches are repeated in one run.
 SEGMENT = 20
 RUN = 10_000
 
 
 class Pipeline:
-    """Runs the stages of a model concurrently, each on another item.
+    """Runs the stages of a model concurrently, each on a different item.
 
     ``pipe(loader)`` iterates over the results, one for each item and in order. Stage ``k`` of item ``n`` runs
-    beside stage ``k - 1`` of item ``n + 1``, each on its own CUDA stream, unless running them one after the
-    other was measured to be as fast. Parameters after an epoch are those of the plain loop, in every mode.
-    Without CUDA the stages run one after the other on the processor, with the same results; items are passed
-    through there, so a loader must not refill one that a result still holds.
+    concurrently with stage ``k - 1`` of item ``n + 1``, each on its own CUDA stream, unless the measurement
+    shows that running them one after another is as fast. Parameters after an epoch equal those of the plain
+    loop, in every mode. Without CUDA the stages run one after another on the CPU, with the same results;
+    there, items are passed through, so a loader must not refill an item that a result still holds.
 
     **Ordering.** An item on the host is copied to the device on a separate stream, through pinned memory; a
-    pinned tensor of 256 KiB or more is copied from where it is. An item on the device is taken as it is. Each
-    stage waits for those before it, and the first stage also for the caller's current stream if the item was
-    on the device already. Each stage runs the items in order. When a result is handed out, the caller's
-    current stream waits for the last stage of that item; the host does not. Pinned memory of an item may be
-    refilled when the loader is asked for the next one. Memory from lists, tuples and a ``DataLoader`` with
-    workers may be refilled only once the result of the item is there.
+    pinned tensor of 256 KiB or more is copied directly. An item on the device is used in place. Each stage
+    waits for the previous ones, and the first stage also for the caller's current stream if the item was
+    already on the device. Each stage runs the items in order. When a result is handed out, the caller's
+    current stream waits for the last stage of that item; the host does not. The loader may refill the pinned
+    memory of an item when it makes the next one. Memory from lists, tuples and a ``DataLoader`` with workers
+    may be refilled only once the result of the item is complete.
 
     **When results come.** The result of item ``n`` is handed out once item ``n + depth - 1`` has been issued,
-    on every device and in every mode, so that the GPU has work while the caller looks at a result. What the
-    loop does between two items, such as a new learning rate, therefore reaches the stages ``depth`` items
-    later. What has to happen once for each item, such as ``scheduler.step()``, belongs in a stage. After a
-    ``break`` the stages have run up to ``depth - 1`` items whose results you do not have; to run exactly
-    ``n`` items, pass ``itertools.islice(loader, n)``.
+    on every device and in every mode, so that the GPU has work while the caller looks at a result. Changes
+    that the loop makes between two items, such as a new learning rate, therefore reach the stages ``depth``
+    items later. Code that must run once for each item, such as ``scheduler.step()``, belongs in a stage.
+    After a ``break`` the stages have run up to ``depth - 1`` items whose results you have not received; to
+    run exactly ``n`` items, pass ``itertools.islice(loader, n)``.
 
-    **What stages may share.** Only the items. A stage may change its own parameters. Another stage, or the
-    body of the loop, that reads them while items are in flight races with it. After the loop the caller's
-    stream has waited for everything. A stage works on the current stream, and joins streams of its own before
-    it returns. Tensors that pass from stage to stage are held until the GPU no longer uses them, for
-    ``depth`` items at most. Tensors inside an opaque object (no mapping, list, tuple or dataclass) are not
-    seen, and stay where they are: such an item waits for the caller's stream, and a stage that takes or
-    returns one is not captured.
+    **What stages may share.** Stages may share only the items. A stage may change its own parameters; if
+    another stage, or the body of the loop, reads them while items are in flight, that is a race. After the
+    loop the caller's stream has waited for all work. A stage works on the current stream, and must join its
+    own side streams before it returns. Tensors that pass from stage to stage are held until the GPU no longer
+    uses them, for ``depth`` items at most. Tensors inside an opaque object (no mapping, list, tuple or
+    dataclass) are not seen, and stay where they are: such an item waits for the caller's stream, and a stage
+    that takes or returns one is not captured.
 
-    **Measurement.** With ``mode="auto"`` the modes take turns, beside ``serial`` each time, on the items of
-    the run, each of which runs once and in order. Graph modes take part only where ``capture`` allows them.
+    **Measurement.** With ``mode="auto"`` the modes take turns on the items of the run, alternating with
+    ``serial``; each item runs once and in order. Graph modes take part only if ``capture`` allows them.
     ``serial`` stays unless another mode takes 2 % less overall, and less in four rounds of five. A mode is
-    tried in the first run once 2 % of that run pay for what trying it may cost, which is taken to be five
-    items or 50 ms, and a second where stages have to be captured. So a first run of less than 250 items is a
-    plain loop, and the second run measures without a limit. A later ``Pipeline`` of this process with the
-    same stages, depth and captures starts from the measurement, if its first item has the same shapes and
-    types; ``choice`` has the times.
+    tried in the first run once 2 % of that run cover the cost of trying it, which is assumed to be five items
+    or 50 ms, or a second if stages have to be captured. So a first run of less than 250 items is a plain
+    loop, and the second run measures without a limit. A later ``Pipeline`` of this process with the same
+    stages, depth and captures starts from that measurement, if its first item has the same shapes and types;
+    ``choice`` has the times.
 
     A pipeline is used by one thread, and has one run at a time.
 
     Args:
         stages: Functions, modules or ``Stage`` objects, in the order in which an item passes them; at least
-            one. A tuple of them is a level of parallel branches: each gets the same input, on a stream of its
-            own, and the next stage gets the tuple of their results. Stages return tensors that require no
-            grad, so a backward pass stays inside its stage, and keep none that they were given.
+            one. A tuple of them is a level of parallel branches: each gets the same input, on its own stream,
+            and the next stage gets the tuple of their results. Stages return tensors that require no grad, so
+            a backward pass stays inside its stage, and must not keep any of their inputs.
         mode: ``"auto"`` measures and keeps the fastest mode. The others measure nothing: ``"serial"`` runs
-            one stage after the other on the current stream, ``"streams"`` each stage on its own stream,
+            one stage after another on the current stream, ``"streams"`` each stage on its own stream,
             ``"serial-graphs"`` and ``"graphs"`` do so with captured stages as CUDA graphs.
         capture: Whether stages are captured into CUDA graphs, unless a ``Stage`` says so itself. Modes with
             graphs need at least one.
-        depth: Number of items in flight at most; by default one more than there are levels.
-        device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor if
-            there is none.
-        measure: Number of segments of each mode that are measured at most; two are enough where the
-            difference is clear. A segment has at least 5 items and takes at least about 50 ms.
-        max_pinned: Bytes of pinned memory that the items in flight may be packed into. An item that needs
-            more raises a ``ValueError`` in its place.
+        depth: Maximum number of items in flight; by default one more than there are levels.
+        device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the CPU if there is
+            none.
+        measure: Maximum number of segments of each mode that are measured; two are enough if the difference
+            is clear. A segment has at least 5 items and takes at least about 50 ms.
+        max_pinned: Maximum bytes of pinned memory into which the items in flight are packed. An item that
+            needs more raises a ``ValueError`` instead of its result.
 
     Raises:
         ImportError: PyTorch is not installed.
         TypeError: A stage cannot be called, ``stages`` is not a list, or an argument has the wrong type.
         ValueError: There are no stages, ``mode`` is not one of these, no stage may be captured for a mode
-            with graphs, or the device is neither a CUDA device nor the processor.
+            with graphs, or the device is neither a CUDA device nor the CPU.
         DeviceError: There is no such device.
     """
 
@@ -132,9 +132,9 @@ class Pipeline:
         truth("capture", capture)
         in_flight = default_depth(self._chain.levels) if depth is None else depth
         self._depth = whole("depth", in_flight, 1, "how many items are in flight")
-        measure = whole("measure", measure, 1, "how many segments of each mode are measured")
+        measure = whole("measure", measure, 1, "the maximum number of segments of each mode")
         if max_pinned is not None:
-            max_pinned = whole("max_pinned", max_pinned, 1, "how many bytes of pinned memory there may be")
+            max_pinned = whole("max_pinned", max_pinned, 1, "the maximum bytes of pinned memory")
         captures = tuple(capture if stage.capture is None else stage.capture for stage in self._chain.stages)
         if mode in (GRAPHS, SERIAL_GRAPHS) and not any(captures):
             raise ValueError(
@@ -155,7 +155,7 @@ class Pipeline:
         self._length = 0
         self._chooser: Chooser
         self.remeasure()
-        # A new pipeline takes over what an earlier one measured; `remeasure` does not.
+        # A new pipeline reuses the measurements of an earlier one, but `remeasure` does not.
         self._takes_known = True
 
     @property
@@ -167,13 +167,13 @@ class Pipeline:
         """Run every item through the stages, and iterate over the results in the order of the items.
 
         A run ends when the next one starts, or when its iterator is closed or collected. Work that was
-        enqueued by then completes on the device, and its results are lost. After an error, a ``break`` or the
+        already enqueued completes on the device, and its results are lost. After an error, a ``break`` or the
         end of an epoch the pipeline can be used again. An error of ``items`` is raised as it is, after the
         results of all items before it.
 
         Args:
-            items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; numpy arrays
-                become tensors. Tensors of the host go to the pipeline's device, everything else is passed
+            items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; NumPy arrays
+                become tensors. CPU tensors are uploaded to the pipeline's device; everything else is passed
                 through.
 
         Returns:
@@ -202,8 +202,8 @@ class Pipeline:
         return run
 
     def remeasure(self) -> None:
-        """Forget what was measured of these stages, and measure again from the next item on, such as after
-        the size of the batches has changed.
+        """Forget the measurements of these stages, and measure again beginning with the next item, such as
+        after the batch size has changed.
         """
         self._measure_anew(FEW_ITEMS, FIRST_RUN)
 
@@ -218,24 +218,24 @@ class Pipeline:
         device: Any = None,
         measure: int = 5,
     ) -> Sweep:
-        """Measure stages at several sizes of a batch, in every mode that ``Pipeline`` has, and return for
+        """Measure stages at several batch sizes, in every mode that ``Pipeline`` has, and return for
         each size whether streams or graphs are worth it.
 
         At each size a ``Pipeline`` runs the same four batches again and again until its modes are measured,
         which takes some hundred steps. **A stage that trains does so** on these batches, and its changes are
-        kept: where that matters, pass stages of a copy of the model (``copy.deepcopy``) with its own
+        kept: if that matters, pass stages of a copy of the model (``copy.deepcopy``) with its own
         optimizer. The rules are those of ``mode="auto"``. A later ``Pipeline`` of the same stages in this
-        process uses what was measured. Without CUDA only ``serial`` is measured, and nothing is compared.
+        process uses these measurements. Without CUDA only ``serial`` is measured, and nothing is compared.
 
         Args:
             stages: As for ``Pipeline``.
             make_batch: Called with a size, four times for each; returns a batch of this many samples as the
-                loader would, such as pinned tensors of the host.
+                loader would, such as pinned CPU tensors.
             sizes: The sizes of a batch, in samples.
             capture: As for ``Pipeline``.
             depth: As for ``Pipeline``.
             device: As for ``Pipeline``.
-            measure: Number of segments of each mode that are measured at most. A segment is 20 batches or 50
+            measure: Maximum number of segments of each mode that are measured. A segment is 20 batches or 50
                 ms, whichever is longer.
 
         Returns:
@@ -247,13 +247,13 @@ class Pipeline:
             TypeError: ``make_batch`` cannot be called, or a size is not a whole number.
             ValueError: There is no size, or one is less than 1.
         """
-        # An iterable that can be iterated over once has to serve all sizes.
+        # An iterable that can be consumed only once has to serve all sizes.
         kept = stages if callable(stages) or not isinstance(stages, Iterable) else list(stages)
 
         def pipeline() -> Pipeline:
             return Pipeline(kept, capture=capture, depth=depth, device=device, measure=measure)
 
-        # A graph has one shape, so each size has a pipeline of its own.
+        # A graph has one shape, so each size has a separate pipeline.
         first = pipeline()
         where = "cpu" if first._cuda is None else first._cuda.name()
         return swept(
@@ -261,12 +261,12 @@ class Pipeline:
         )
 
     def _measured_on(self, batches: list[Any]) -> Choice:
-        """Measure all modes with these batches, without a limit of the cost; without CUDA only ``serial``."""
+        """Measure all modes with these batches, without a limit on the cost; without CUDA only ``serial``."""
         if self._cuda is None:
             taken = benchmark(lambda: list(self(batches[:1])), repeat=self._measure, device="cpu")
             seconds = {SERIAL: taken.median_ns / 1e9}
             return replace(self.choice, seconds_per_item=seconds, segments={SERIAL: taken.count})
-        # PyTorch caches memory by stream, and the streams of an earlier pipeline are gone.
+        # PyTorch caches memory by stream, and the streams of the earlier pipeline no longer exist.
         sys.modules["torch"].cuda.empty_cache()
         self._measure_anew(SEGMENT, None)
         for _ in itertools.chain.from_iterable(self(batches * RUN) for _ in itertools.count()):
@@ -333,11 +333,11 @@ class Pipeline:
         self, items: Iterator[Any], may_refill: bool, length: int, as_one_batch: str
     ) -> Generator[Any, None, None]:
         cuda, depth = self._cuda, self._depth
-        # Results, each with the events that they are ordered after.
+        # Results, each with the work that it is ordered after.
         pending: deque[tuple[Any, Any]] = deque()
         failure: BaseException | None = None
         number = 0
-        # Whether all results were handed out, and whether the caller left before anything failed.
+        # Whether all results were handed out, and whether the caller left before an error.
         ended = left = False
         since = time.perf_counter()
         self._begin(may_refill, length)
@@ -358,7 +358,8 @@ class Pipeline:
                     failure = error
                     break
                 try:
-                    # Once the mode is chosen, as little as possible runs between the caller and the stages.
+                    # Once the mode is chosen, as little code as possible runs between the caller and the
+                    # stages.
                     if cuda is None:
                         pending.append(self._processor.issue(number, item))
                     elif self._chooser.measuring:
@@ -369,7 +370,7 @@ class Pipeline:
                     failure = error
                     if isinstance(error, StageError) and number == 0 and _may_want_all(error.__cause__):
                         error.add(as_one_batch)
-                # Nothing here keeps an item or a result alive while the caller works.
+                # No variable here may keep an item or a result alive while the caller works.
                 del item
                 number += 1
                 if len(pending) == depth:
@@ -383,7 +384,7 @@ class Pipeline:
             left = failure is None
             raise
         finally:
-            # Its traceback holds this frame, which would keep the item alive.
+            # The traceback of the failure holds this frame, which would keep the item alive.
             failure = None
             if not left:
                 self._passed(since)
@@ -395,7 +396,7 @@ class Pipeline:
         return now
 
     def _waited(self, since: float, is_idle: bool) -> float:
-        """Record how long the next item took, and whether the device was idle before it."""
+        """Record the waiting time for the next item, and whether the device was idle before that."""
         now = self._passed(since)
         waited = now - since
         self._items += 1
@@ -413,7 +414,7 @@ class Pipeline:
                 self._chooser.begin_run(length)
 
     def _recall(self, item: Any) -> None:
-        """Take over what is known of these stages with items of these shapes and types."""
+        """Reuse the measurements of these stages with items of these shapes and types."""
         self._has_asked = True
         leaves, shape = flatten(item)
         if shape.has_objects:
@@ -454,15 +455,15 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class PipelineStatistics(Result):
-    """What a pipeline has done so far.
+    """Counts and times of a pipeline so far.
 
     Attributes:
         items: Number of items that it was given.
-        pinned_bytes: Bytes of pinned memory that items are copied into before they are uploaded.
+        pinned_bytes: Bytes of pinned memory into which items are copied before they are uploaded.
         elapsed_s: Seconds in its runs, including what your loop does with the results.
-        waited_for_items_s: Seconds in which the loader made the next item.
-        idle_s: Seconds of these in which the device had been idle since before the wait began: the least that
-            the loader costs.
+        waited_for_items_s: Seconds that the pipeline waited for the loader's next item.
+        idle_s: The part of these seconds in waits that began with an idle device: the minimum cost of the
+            loader.
     """
 
     items: int
@@ -473,13 +474,13 @@ class PipelineStatistics(Result):
 
     @property
     def verdict(self) -> str:
-        """One sentence: whether the loader keeps up, or what it costs at least."""
+        """One sentence: whether the loader keeps up, or its minimum cost."""
         return _waits.verdict(
             self.items,
             "items",
             self.idle_s,
             self.elapsed_s,
-            "the stages had nothing to do but to wait for it",
+            "the stages only waited for it",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -489,8 +490,8 @@ class PipelineStatistics(Result):
     def __str__(self) -> str:
         items = "1 item" if self.items == 1 else f"{self.items} items"
         waited = (
-            f"waited {self.waited_for_items_s:.3f} s for items, {self.idle_s:.3f} s of it with an idle "
-            f"device, of {self.elapsed_s:.3f} s"
+            f"waited {self.waited_for_items_s:.3f} s of {self.elapsed_s:.3f} s for items, with the device "
+            f"idle for {self.idle_s:.3f} s of that"
         )
         return f"{items}; {units.size(self.pinned_bytes)} of pinned memory\n{waited}\n{self.verdict}"
 
@@ -501,7 +502,7 @@ class Run(Iterator[Any]):
     __slots__ = ("__weakref__", "_ended", "_is_over", "_items", "_pipeline", "_results")
 
     def __init__(self, results: Generator[Any, None, None], items: Any, pipeline: Pipeline) -> None:
-        """Take the generator of results, the items, and the pipeline, which makes these."""
+        """Take the generator of results, the items, and the pipeline, which creates runs."""
         self._results = results
         self._items = items
         self._pipeline = pipeline
@@ -532,13 +533,13 @@ class Run(Iterator[Any]):
         """
         if self._is_over:
             raise TypeError(
-                "the run has ended and no longer has its items; ask what you passed to the pipeline for its "
+                "the run has ended and no longer has its items; ask the object that you passed for its "
                 "length"
             )
         return len(self._items)
 
     def __bool__(self) -> bool:
-        # A run is true, however many results it has.
+        # A run is true, even without results.
         return True
 
     def __repr__(self) -> str:
@@ -555,22 +556,23 @@ class Run(Iterator[Any]):
         self._items = None
 
     def end(self) -> None:
-        """End the run for another one. Asking it for more raises an error, unless it was complete."""
+        """End the run in favour of another one. Requesting more results raises an error, unless the run was
+        complete.
+        """
         self._results.close()
         self._ended = not self._is_over
 
 
 def may_refill(items: Any) -> bool:
-    """Return whether these items, when they are asked for the next one, may write to the memory of earlier
-    ones.
+    """Return whether these items may write to the memory of earlier ones when the next one is requested.
 
-    A list runs no code that could. A generator may refill one pinned buffer again and again.
+    A list runs no code that could do so. A generator may refill one pinned buffer again and again.
     """
     return type(items) not in (list, tuple) and not makes_each_anew(items)
 
 
 def _length_of(items: Any) -> int:
-    """Return how many items there will be, or 0 if that is not known."""
+    """Return the number of items, or 0 if that is not known."""
     try:
         return len(items)
     # A user's loader may fail in `__len__`, which the run itself does not need.
@@ -579,8 +581,7 @@ def _length_of(items: Any) -> int:
 
 
 def _as_one_batch(items: Any) -> str:
-    """Return the advice for the case that these items are the parts of one batch, or nothing if they cannot
-    be.
+    """Return the advice for items that look like the parts of one batch, or nothing if they cannot be that.
     """
     kind = type(items).__name__
     if (
@@ -590,13 +591,13 @@ def _as_one_batch(items: Any) -> str:
     ):
         return ""
     return (
-        f"; the items are what the {kind} holds ({len(items)} of them), one after the other: give [items] if "
-        "together they are one batch"
+        f"; the {len(items)} values in the {kind} are taken as separate items: give [items] if together "
+        "they are one batch"
     )
 
 
 def _may_want_all(error: BaseException | None) -> bool:
-    """Return whether a stage may have raised this because it got only a part of its batch."""
+    """Return whether a stage may have raised this because it received only a part of its batch."""
     if isinstance(error, ValueError):
         return "to unpack" in str(error)
     return isinstance(error, (TypeError, IndexError, AttributeError))
@@ -605,7 +606,7 @@ def _may_want_all(error: BaseException | None) -> bool:
 def _backends(
     stages: Any, captures: tuple[bool, ...], depth: int, device: Any, max_pinned: int | None
 ) -> tuple[Any, Any, str]:
-    # Imported here, so that the package can be imported without PyTorch.
+    # PyTorch is imported here, so that the package can be imported without PyTorch.
     try:
         import torch
     except ImportError as error:
@@ -617,7 +618,7 @@ def _backends(
     where = of_torch(device, torch, "a pipeline")
     if where is None:
         why = "there is no CUDA device" if device is None else "the device is cpu"
-        return OnProcessor(stages), None, f"{why}, so the stages run one after the other on the processor"
+        return OnProcessor(stages), None, f"{why}, so the stages run one after another on the CPU"
     from sidestream._pipeline._cuda import OnCuda
 
     return None, OnCuda(stages, captures, depth, where.index, max_pinned), ""

@@ -4,7 +4,7 @@ An item has one of ``depth`` slots, in turn. A slot has memory: the buffers of c
 of the item, which the pipeline holds until the slot's next item comes. The same order makes both safe.
 
 Why the waits suffice. All accesses to an item's slot are ordered after the head of the item (the upload, or
-the stages of the first level where nothing is uploaded), since each level waits for the one before it. The
+the stages of the first level if nothing is uploaded), since each level waits for the one before it. The
 head waits for the last level of the slot's previous item, and so for all earlier accesses to the slot. Each
 stage has one stream and runs the items in order, so its parameters need no wait. The first item of a run
 waits for the caller's stream, and the caller's stream waits for the last level of each item that is handed
@@ -17,20 +17,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The caller's current stream, and the pipeline's stream for uploads. The stream of stage ``n`` is ``n``.
+#: The caller's current stream, and the pipeline's upload stream. The stream of stage ``n`` is ``n``.
 CALLER = -1
 UPLOAD = -2
 
-#: Events of a slot: the caller's work when the item came, and the item's upload. That of stage ``n`` is
-#: ``n``.
+#: Events of a slot: after the caller's work at the item's arrival, and after the item's upload. The event of
+#: stage ``n`` is ``n``.
 ENTRY = -1
 UPLOADED = -2
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step to issue. ``wait`` and ``record`` use an event of the item's slot; ``run`` runs the stage with
-    the stream's number.
+    """One step to issue. ``wait`` and ``record`` use an event of the item's slot; ``run`` runs the stage that
+    has the number of the stream.
     """
 
     do: str
@@ -47,8 +47,8 @@ def item_steps(levels: tuple[tuple[int, ...], ...], *, uploads: bool, entry: boo
     Args:
         levels: The numbers of the stages, level by level.
         uploads: Whether a part of the item is copied to the device.
-        entry: Whether the item has to wait for the caller's stream: it was on the device already, or it is
-            the first of a run.
+        entry: Whether the item must wait for the caller's stream: it was on the device already, or is the
+            first of a run.
     """
     last = levels[-1]
     steps: list[Step] = []
@@ -62,8 +62,7 @@ def item_steps(levels: tuple[tuple[int, ...], ...], *, uploads: bool, entry: boo
             if number:
                 steps += [Step("wait", stage, before) for before in levels[number - 1]]
             else:
-                # With one level the only wait would be of a stream for itself, or for a branch that shares
-                # nothing.
+                # With one level, a stream would only wait for itself or for a branch that shares no memory.
                 if not uploads and len(levels) > 1:
                     steps += [Step("wait", stage, event) for event in last]
                 if entry:
@@ -80,10 +79,10 @@ def hand_over_steps(levels: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
 
 
 def end_steps(levels: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
-    """Return the waits after the last item of a run, before its slots are freed; the events are those of the
+    """Return the waits after the last item of a run, before the slots are freed. They use the events of the
     last item.
     """
-    # The results of the last level belong to the caller, so with one level only uploads are freed.
+    # Results of the last level belong to the caller, so with one level only uploads are freed.
     heads = (UPLOAD, *levels[0]) if len(levels) > 1 else (UPLOAD,)
     return tuple(Step("wait", head, stage) for head in heads for stage in levels[-1])
 

@@ -1,4 +1,4 @@
-"""How items pass through the stages, which all modes share, and the stages on the processor."""
+"""The flow of items through the stages, which all modes share, and serial execution on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sidestream._tree import tensors_of
 
 
 class Flow:
-    """The input of each stage, and the result at the end."""
+    """Returns the input of each stage, and the result at the end."""
 
     def __init__(self, chain: Chain) -> None:
         """Take the levels of a chain."""
@@ -24,16 +24,16 @@ class Flow:
         self._levels = tuple(zip(chain.levels, chain.branches))
 
     def given(self, number: int, item: Any, values: list[Any]) -> Any:
-        """Return what a stage is given: the item, or what the level before it returned."""
+        """Return the input of a stage: the item, or the output of the previous level."""
         before = self._before[number]
         return item if before is None else _of_level(before, values)
 
     def result(self, values: list[Any]) -> Any:
-        """Return what the last level returned."""
+        """Return the output of the last level."""
         return _of_level(self._last, values)
 
     def through(self, item: int, value: Any) -> Any:
-        """Run an item through all stages, one after the other, and return what the last level returned.
+        """Run an item through all stages, one after another, and return the output of the last level.
 
         Raises:
             StageError: As ``call``.
@@ -67,14 +67,14 @@ class Flow:
 
 
 class OnProcessor:
-    """Runs the stages one after the other on the processor."""
+    """Runs the stages one after another on the CPU."""
 
     def __init__(self, chain: Chain) -> None:
         """Take the stages."""
         self._flow = Flow(chain)
 
     def issue(self, number: int, item: Any) -> tuple[Any, None]:
-        """Run an item through all stages and return the result, which needs no wait."""
+        """Run an item through all stages and return the result, which is complete."""
         if not is_plain(item):
             shape, leaves, changed = leaves_of(item)
             item = shape.unflatten(leaves) if changed else item
@@ -82,7 +82,7 @@ class OnProcessor:
 
 
 def _requires_grad(output: Any) -> bool:
-    # Most results need no `tensors_of`; `is_plain` says why that is avoided.
+    # Most results do not need `tensors_of`; `is_plain` explains why it is avoided.
     kind = type(output)
     if kind is PLAIN:
         return bool(output.requires_grad)

@@ -1,4 +1,4 @@
-"""The stages of a pipeline, and which of them run in parallel. Does not use PyTorch."""
+"""The stages of a pipeline, and the levels of stages that run in parallel. Does not use PyTorch."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from sidestream._arguments import truth
 
 
 class Stage:
-    """One stage of a pipeline: a callable that takes what the stage before it returned.
+    """One stage of a pipeline: a callable that takes the result of the previous stage.
 
-    **A captured stage** runs its Python code for the first three items and once for each slot; from then on
-    its recorded kernels are replayed. Everything else that the code did is frozen: prints, counters, a
-    learning rate that is a Python number, a branch that was taken. What the stage works on has to stay where
-    it is: load weights with ``load_state_dict`` or ``copy_``, and do not set ``.grad = None`` from outside.
-    ``.item()``, ``.cpu()`` and sizes that depend on data cannot be captured; such a stage runs without a
-    graph, and ``Pipeline.choice`` says why. So does an item of another shape. Dropout draws new numbers at
-    each replay; if two captured stages draw random numbers, one of them runs without a graph where stages
-    overlap. SGD can be captured as it is, Adam with ``capturable=True``. Each slot has a graph with memory of
-    its own, so a captured stage takes ``depth`` times what it needs.
+    **A captured stage** runs its Python code for the first three items and once for each slot; after that its
+    captured kernels are replayed. Everything else that the code did is frozen: prints, counters, a learning
+    rate that is a Python number, a branch that was taken. The tensors that the stage uses must keep their
+    addresses: load weights with ``load_state_dict`` or ``copy_``, and do not set ``.grad = None`` from
+    outside. ``.item()``, ``.cpu()`` and sizes that depend on data cannot be captured; such a stage runs
+    without a graph, and ``Pipeline.choice`` says why. So does an item of another shape. Dropout draws new
+    numbers at each replay; if two captured stages draw random numbers, one of them runs without a graph while
+    stages overlap. SGD can be captured unchanged, Adam with ``capturable=True``. Each slot has a graph with
+    its own memory, so a captured stage takes ``depth`` times the memory that it needs.
 
     Args:
-        call: What runs for each item. It may return nested tuples, lists and dictionaries of tensors that
-            require no grad, and anything else. It must not keep the tensors that it is given beyond the call;
-            it may keep copies.
-        name: What reports and errors call the stage; by default the name of the callable.
-        capture: Whether the stage is captured into CUDA graphs; by default what the pipeline says.
+        call: The callable that runs for each item. It may return nested tuples, lists and dictionaries of
+            tensors that require no grad, and anything else. It must not keep its input tensors after the
+            call, but it may keep copies.
+        name: The name of the stage in reports and errors; by default the name of the callable.
+        capture: Whether the stage is captured into CUDA graphs; by default as the pipeline says.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Stage:
         if capture is not None:
             truth("capture", capture)
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"name is {name!r}; give a text, or leave it out")
+            raise TypeError(f"name is {name!r}; give a string, or leave it out")
         self.call = call
         self.name: str = name or getattr(call, "__name__", None) or type(call).__name__
         self.capture = capture
@@ -49,13 +49,11 @@ class Stage:
 
 
 class StageError(RuntimeError):
-    """A stage of a pipeline failed. The error that it raised is the ``__cause__``.
-
-    It has the attributes ``stage`` (the name), ``item`` (the number of the item in its run, from 0) and
-    ``what`` (the text).
+    """A stage of a pipeline failed. The stage's own error is the ``__cause__``. The attributes are ``stage``
+    (the name), ``item`` (the index of the item in its run, starting at 0) and ``what`` (the message).
     """
 
-    # The module that users import it from, and that a traceback shows.
+    # The module from which users import this class, and that tracebacks show.
     __module__ = "sidestream"
 
     def __init__(self, stage: str, item: int, what: str) -> None:
@@ -66,7 +64,7 @@ class StageError(RuntimeError):
         self.what = what
 
     def add(self, more: str) -> None:
-        """Append advice to the text."""
+        """Append advice to the message."""
         self.what += more
         self.args = (self.stage, self.item, self.what)
 
@@ -79,7 +77,7 @@ class Chain:
     """The stages of a pipeline, numbered in the order in which they are issued, and their levels."""
 
     stages: tuple[Stage, ...]
-    #: The numbers of the stages, level by level. A level with several is one of parallel branches.
+    #: The numbers of the stages, level by level. A level with several stages has parallel branches.
     levels: tuple[tuple[int, ...], ...]
     #: Whether a level passes on a tuple of results; a tuple with one stage does, too.
     branches: tuple[bool, ...]
@@ -109,15 +107,15 @@ def chain(stages: Iterable[Any]) -> Chain:
         if not level:
             raise ValueError(
                 f"the tuple at place {len(levels)} of the stages is empty; a tuple holds the branches that "
-                "run side by side"
+                "run concurrently"
             )
         first = len(flat)
         for one in level:
             if not callable(one) and not isinstance(one, Stage):
                 raise TypeError(
                     f"a stage is a callable that takes one item, and the one at place {len(levels)} is "
-                    f"{type(one).__name__}; a tuple in the list is a level of branches, and branches hold no "
-                    "lists of their own"
+                    f"{type(one).__name__}; a tuple in the list is a level of branches, and branches contain "
+                    "no lists"
                 )
             flat.append(one if isinstance(one, Stage) else Stage(one))
         levels.append(tuple(range(first, len(flat))))

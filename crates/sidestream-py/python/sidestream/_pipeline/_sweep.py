@@ -1,4 +1,4 @@
-"""How fast each mode of a pipeline is, by the size of a batch."""
+"""``Pipeline.sweep``: the speed of each mode of a pipeline, by batch size."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BATCHES = 4
 
 @dataclass(frozen=True)
 class SweepRow:
-    """How fast batches of one size run.
+    """The speed of a pipeline at one batch size.
 
     Attributes:
         size: Number of samples in a batch.
-        choice: What was measured: seconds for a step in each mode, and the mode that a ``Pipeline`` would
-            take. None where a stage ran out of memory.
-        failed: Why there are no figures; empty where there are.
+        choice: The measurement: seconds per step in each mode, and the mode that a ``Pipeline`` would choose.
+            None if a stage ran out of memory.
+        failed: The reason if there are no figures; otherwise empty.
     """
 
     size: int
@@ -33,19 +33,18 @@ class SweepRow:
 
     @property
     def steps_per_s(self) -> dict[str, float]:
-        """Steps a second after warm-up, by mode; ``serial`` is the plain loop."""
+        """Steps per second after warm-up, by mode; ``serial`` is the plain loop."""
         return {} if self.choice is None else {m: 1 / s for m, s in self.choice.seconds_per_item.items()}
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second in the mode that a ``Pipeline`` would take."""
+        """Samples per second in the mode that a ``Pipeline`` would choose."""
         return None if self.choice is None else self.size * self.steps_per_s[self.choice.mode]
 
     @property
     def gain(self) -> float | None:
-        """How many more steps a second than the plain loop, as a share: in the mode that a ``Pipeline`` would
-        take, or if that is the plain loop, in the fastest of the others. None where no other mode was
-        measured.
+        """The relative gain in steps per second over the plain loop: in the mode that a ``Pipeline`` would
+        choose, or if that is the plain loop, in the fastest other mode. None if no other mode was measured.
         """
         steps = self.steps_per_s
         others = [rate for mode, rate in steps.items() if mode != SERIAL]
@@ -67,7 +66,7 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class Sweep(Result):
-    """How fast each mode of a pipeline is, by the size of a batch. ``print`` shows a table.
+    """The speed of each mode of a pipeline, by batch size. ``print`` shows a table.
 
     Attributes:
         stages: The names of the stages, in order.

@@ -10,13 +10,13 @@ import torch
 from sidestream._tree import flatten
 from sidestream._units import size
 
-#: The class of most tensors. Looking it up in its module each time would be a good part of the cost of a
-#: short stage.
+#: The class of most tensors. Looking the class up in its module each time would be a large part of the cost
+#: of a short stage.
 PLAIN = torch.Tensor
 
 
 class Pinned:
-    """The bytes of pinned memory that the slots of a pipeline have, and their limit."""
+    """The number of bytes of pinned memory in the slots of a pipeline, and their limit."""
 
     def __init__(self, most_bytes: int | None) -> None:
         """Begin without memory."""
@@ -32,9 +32,9 @@ class Pinned:
         held = self.bytes - before + after
         if self.most_bytes is not None and held > self.most_bytes:
             raise ValueError(
-                f"the items in flight need {size(held)} of pinned memory, of which there may be "
-                f"{size(self.most_bytes)}; raise max_pinned, lower depth, or give items that are pinned "
-                "already, which are copied from where they are"
+                f"the items in flight need {size(held)} of pinned memory, and the limit is "
+                f"{size(self.most_bytes)}; raise max_pinned, lower depth, or give items that are already "
+                "pinned, which are copied directly"
             )
         self.bytes = held
 
@@ -61,7 +61,7 @@ class Staging:
         known, buffer = self._buffers.get(place, (None, None))
         if known != layout:
             # The old buffer goes back to PyTorch's allocator, which has recorded the copy that may still read
-            # it.
+            # the buffer.
             self._pinned.change(0 if buffer is None else buffer.nbytes, leaf.nbytes)
             buffer = torch.empty_like(leaf, device="cpu", pin_memory=True, requires_grad=False)
             self._buffers[place] = (layout, buffer)
@@ -73,7 +73,7 @@ class Staging:
 
 
 def leaves_of(item: Any) -> tuple[Any, list[Any], bool]:
-    """Return the shape of an item, its tensors, and whether some of these were made from numpy arrays.
+    """Return the structure of an item, its tensors, and whether some of these were made from NumPy arrays.
     """
     leaves, shape = flatten(item)
     changed = False
@@ -85,10 +85,10 @@ def leaves_of(item: Any) -> tuple[Any, list[Any], bool]:
 
 
 def is_plain(item: Any) -> bool:
-    """Return whether an item is a tensor, or a tuple, list or dictionary of tensors only, as most are.
+    """Return whether an item is a tensor, or a tuple, list or dictionary of tensors only, like most items.
 
     Such an item needs no ``flatten``. After a training step the code of the extension is no longer in the
-    processor's caches, and takes ten times as long as in a tight loop; that of the interpreter is.
+    CPU's caches, and takes ten times as long as in a tight loop; the code of the interpreter still is.
     """
     kind = type(item)
     if kind is PLAIN:
@@ -102,7 +102,7 @@ def is_plain(item: Any) -> bool:
 
 
 def _tensor(numpy: Any, array: Any) -> Any:
-    # PyTorch warns of read-only arrays, and refuses negative strides and the other byte order.
+    # PyTorch warns about read-only arrays, and refuses negative strides and non-native byte order.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
         array = numpy.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
     return torch.from_numpy(array)

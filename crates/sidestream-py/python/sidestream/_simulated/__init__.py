@@ -1,12 +1,11 @@
-"""A simulated GPU for PyTorch programs: operators run on the processor, and streams, events and memory are a
-model.
+"""A simulated GPU for PyTorch programs: operators run on the CPU; streams, events and memory are modelled.
 
-The tensors are the processor's, so all of PyTorch works on them; those whose storage is marked answer `cuda`
-when they are asked for their device (`tensor.py`). A check observes what it would observe on a GPU: operators
-and the stream that each runs on (`operators.py`, `engine.py` for backward), events (`streams.py`), the
-addresses that PyTorch's allocator would return (`allocator.py`), and captured graphs (`graphs.py`). Nothing
-takes time on a simulated device, which is never behind the host: results are those of a program without
-races, whatever the check reports.
+The tensors are CPU tensors, so all of PyTorch works on them; tensors with a marked storage report `cuda` as
+their device (`tensor.py`). A check observes what it would observe on a GPU: operators and the stream that
+each runs on (`operators.py`, `engine.py` for backward), events (`streams.py`), the addresses that PyTorch's
+allocator would return (`allocator.py`), and captured graphs (`graphs.py`). Work takes no time on a simulated
+device, which is never behind the host: results are those of a program without races, regardless of what the
+check reports.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Simulation:
         )
 
     def _freed(self, address: int) -> None:
-        # Memory that dies after the simulation does not concern a later check.
+        # Memory that dies after the simulation must not be reported to a later check.
         if not self.streams.is_over:
             _gpu_trace.MemoryDeallocationCallbacks.fire_callbacks(address)
 
@@ -66,11 +65,11 @@ class Simulation:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What the program asked for and a simulation does not have."""
+        """Features that the program requested and a simulation does not have."""
         return tuple(self.refusals.skipped)
 
     def plan(self, func: Any) -> Any:
-        """Return the plan of an operator, for the recorder: it calls this simulation."""
+        """Return the plan of an operator, for the recorder. The plan calls this simulation."""
         return self.operators.plan(func)
 
 
@@ -79,11 +78,11 @@ def simulated(count: int = 1) -> Iterator[Simulation]:
     """While this is entered, PyTorch finds ``count`` simulated GPUs.
 
     Raises:
-        RuntimeError: The process uses a real GPU already.
+        RuntimeError: The process already uses a real GPU.
     """
     if torch.cuda.is_initialized():
         raise RuntimeError(
-            "PyTorch uses a GPU in this process already; simulate in a process of its own, before the first "
+            "PyTorch already uses a GPU in this process; simulate in a separate process, before the first "
             "use of CUDA"
         )
     simulation = Simulation(count)
@@ -100,7 +99,7 @@ def simulated(count: int = 1) -> Iterator[Simulation]:
 
 
 def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
-    """Return what is replaced while a GPU is simulated, as owners and their attributes."""
+    """Return the attributes that are replaced while a GPU is simulated, with their owners."""
     all_streams, index_of, devices = simulation.streams, simulation.index_of, simulation.devices
     stream, external, event = streams.classes(all_streams)
     classes = {"Stream": stream, "ExternalStream": external, "Event": event}
@@ -157,10 +156,10 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
-    """Return the replacement for ``torch.Generator``: a generator of a device draws as the processor's."""
+    """Return the replacement for ``torch.Generator``: a device generator draws as the CPU generator does."""
     plain: Any = torch._C.Generator
 
-    # Since PyTorch 2.15 it has its own metaclass.
+    # Since PyTorch 2.15 the class has its own metaclass.
     class Kind(type(plain)):  # type: ignore[misc]
         def __instancecheck__(cls, thing: Any) -> bool:
             return type.__instancecheck__(plain, thing)
@@ -184,7 +183,7 @@ def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
 
 
 def _profile(init: Callable[..., None]) -> Callable[..., None]:
-    """Restrict PyTorch's profiler to the processor, since it would ask the driver about the device."""
+    """Restrict PyTorch's profiler to the CPU, since it would query the driver about the device."""
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:
         options.pop("use_cuda", None)
@@ -194,13 +193,13 @@ def _profile(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _compile(model: Any = None, **_: Any) -> Any:
-    """Return the function itself: its operators run one by one."""
+    """Return the function unchanged: its operators run one by one."""
     return (lambda later: later) if model is None else model
 
 
 def _autocast() -> dict[str, Callable[..., Any]]:
-    """Return autocast for both devices: since the tensors are the processor's, autocast of the device also
-    sets the processor's.
+    """Return autocast for both devices: since the tensors are CPU tensors, autocast for the device also
+    enables autocast for the CPU.
     """
     enable, set_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
 

@@ -1,7 +1,5 @@
-"""The addresses that PyTorch's allocators would return: which memory is reused, and when.
-
-No data of a device is stored at these addresses: a tensor's values are in the processor's memory. Pinned
-memory is real.
+"""Simulates PyTorch's allocators: the addresses that they would return, and thus when memory is reused. No
+device data is stored at these addresses: a tensor's values are in host memory. Pinned memory is real.
 """
 
 from __future__ import annotations
@@ -16,27 +14,28 @@ from typing import Any
 from sidestream._simulated.streams import Streams
 from sidestream._system import fresh_memory
 
-#: Sizes are rounded to multiples of this, and no smaller piece is split off.
+#: Sizes are rounded up to multiples of this, and no smaller piece is split off.
 ROUND_BYTES = 512
-#: Largest size that comes from small segments.
+#: Maximum size that is allocated from small segments.
 SMALL_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 2 << 20
-#: Sizes below this that are not small come from segments of one size.
+#: Sizes between small ones and this come from segments of one size.
 LARGE_FROM_BYTES = 10 << 20
 LARGE_SEGMENT_BYTES = 20 << 20
-#: Larger segments are rounded to multiples of this.
+#: Larger segments are rounded up to multiples of this.
 SEGMENT_ROUND_BYTES = 2 << 20
 
-#: The first address of devices, far from those of the host, and the distance between two devices.
+#: The first device address, far from host addresses, and the distance between two devices.
 DEVICE_BASE = 0x3000_0000_0000
 DEVICE_SPAN = 1 << 40
-#: Number of devices that have their own addresses, including those of earlier simulations.
+#: Number of devices with separate addresses, including those of earlier simulations.
 DEVICES = 32
-#: Most launches that a host is ahead of a device, roughly: CUDA blocks it then.
+#: Approximate maximum number of launches by which a host is ahead of a device: beyond that, CUDA blocks the
+#: host.
 AHEAD = 1024
 #: Bytes of memory that a device reports.
 CAPACITY_BYTES = 143_771 << 20
-#: Least bytes of pinned memory that are taken from the system at once.
+#: Minimum bytes of pinned memory that are taken from the system at once.
 PINNED_BYTES = 64 << 20
 
 
@@ -54,14 +53,14 @@ class Block:
         self.free = True
         self.previous: Block | None = None
         self.next: Block | None = None
-        #: The streams that it was recorded on, besides its home.
+        #: The streams on which it was recorded, besides its home stream.
         self.noted: set[int] = set()
-        #: When it was freed, and the number of allocations before that.
+        #: The time at which it was freed, and the number of allocations before that.
         self.freed_at, self.turn = 0, 0
 
 
 class Memory:
-    """A storage's memory on a device. It is freed when the storage dies."""
+    """A storage's device memory, which is freed when the storage dies."""
 
     __slots__ = ("address", "allocator", "block", "bytes", "device", "index")
 
@@ -79,8 +78,8 @@ class DeviceAllocator:
     """The caching allocator of one device: best fit among the free blocks of a stream, with splitting and
     merging.
 
-    A block that was recorded on other streams is free once the host has waited for them since, or is so far
-    ahead that it must have. Until then the work of these streams counts as pending.
+    A block that was recorded on other streams is free once the host has waited for these streams since then,
+    or is so far ahead that CUDA must have made it wait. Until then their work counts as pending.
     """
 
     def __init__(
@@ -99,16 +98,16 @@ class DeviceAllocator:
         self._free: dict[tuple[int, bool, int], list[tuple[int, int, Block]]] = {}
         self._segments: dict[int, int] = {}
         self._next = DEVICE_BASE + number % DEVICES * DEVICE_SPAN
-        # Storages may die at any time, even while a block is looked for.
+        # Storages may die at any time, even during a search for a block.
         self._returned: deque[Block] = deque()
         self._lock = threading.Lock()
-        #: The pool of the graph that is being captured; 0 is the common pool.
+        #: The memory pool of the graph that is being captured; 0 is the common pool.
         self.pool = 0
         self.live: dict[int, Block] = {}
         self.bytes, self.peak_bytes, self.reserved_peak_bytes = 0, 0, 0
 
     def allocate(self, size: int, stream: int) -> Memory:
-        """Return memory whose home is a stream."""
+        """Return memory whose home stream is the given one."""
         if size == 0:
             return Memory(self, None, 0)
         size_rounded = rounded(size, ROUND_BYTES)
@@ -132,7 +131,7 @@ class DeviceAllocator:
         self._returned.append(block)
 
     def note(self, memory: Memory, stream: int) -> None:
-        """Record that another stream than its home uses the memory: ``record_stream``."""
+        """Record that a stream other than its home uses the memory: ``record_stream``."""
         if memory.block is not None and memory.block.key[2] != stream:
             memory.block.noted.add(stream)
 
@@ -150,8 +149,8 @@ class DeviceAllocator:
                     del self._segments[entry[1]]
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Return the blocks that are in use or wait for other streams, as ``torch.cuda.memory_snapshot``
-        does.
+        """Return the blocks that are in use or wait for other streams, in the form of
+        ``torch.cuda.memory_snapshot``.
         """
         with self._lock:
             self._take_back()
@@ -230,7 +229,7 @@ class DeviceAllocator:
             size = rounded(size, SEGMENT_ROUND_BYTES)
         block = Block(self._next, size, key)
         self._segments[block.address] = size
-        # A gap before the next segment, so that no two segments look like one.
+        # Leave a gap before the next segment, so that no two segments look like one.
         self._next += rounded(size, SEGMENT_ROUND_BYTES) + SEGMENT_ROUND_BYTES
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes())
         return block
@@ -271,7 +270,7 @@ class PinnedCache:
         self._lock = threading.Lock()
 
     def allocate(self, size: int) -> tuple[Pinned, Any, int]:
-        """Return pinned memory: its owner, the buffer that it is in, and the offset in it."""
+        """Return pinned memory: its owner, its buffer, and the offset in the buffer."""
         size = max(ROUND_BYTES, 1 << (max(size, 1) - 1).bit_length())
         with self._lock:
             while self.returned:

@@ -1,4 +1,4 @@
-"""The answers of ``torch.cuda`` and ``torch.accelerator`` for a simulated GPU."""
+"""Replacements for queries of ``torch.cuda`` and ``torch.accelerator`` on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def of_module(
         "_maybe_exchange_device": core["_cuda_maybeExchangeDevice"],
         "is_available": lambda: True,
         "device_count": lambda: streams.count,
-        # Parts of PyTorch call the original function, which caches the number of an earlier simulation.
+        # Parts of PyTorch call the original function, which caches the device count of an earlier simulation.
         "_cached_device_count": streams.count,
         "get_device_properties": properties,
         "mem_get_info": lambda device=None: free_memory(allocators[index_of(device)]),
@@ -193,12 +193,12 @@ def of_module(
 
 
 def free_memory(allocator: DeviceAllocator) -> tuple[int, int]:
-    """Return the free bytes and all bytes of a device."""
+    """Return the free bytes and the total bytes of a device."""
     return CAPACITY_BYTES - allocator.reserved_bytes(), CAPACITY_BYTES
 
 
 def _grouped(group: Callable[..., Any]) -> Callable[..., Any]:
-    """Group tensors by their simulated device, too: PyTorch sees the processor's."""
+    """Group tensors by their simulated device as well: for PyTorch they are all CPU tensors."""
 
     def grouped(lists: Any, with_indices: bool = False) -> Any:
         result: dict[Any, Any] = {}

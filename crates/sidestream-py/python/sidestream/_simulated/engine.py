@@ -1,9 +1,10 @@
-"""The streams of PyTorch's autograd engine in backward, since the real engine sees only the processor here.
+"""Simulates the streams of PyTorch's autograd engine in backward, since the real engine sees only CPU tensors
+here.
 
 Each node runs on the stream of its forward operation. The engine records an event after the producer of a
-gradient and makes the consumer wait for it, records the consumer's stream for that gradient, adds gradients
-up on the consumer's stream, and makes the stream that called wait for the streams of the leaves
-(`input_buffer.cpp` and `engine.cpp`).
+gradient and makes the consumer wait for it, records the consumer's stream for that gradient, adds up
+gradients on the consumer's stream, and makes the stream that called backward wait for the streams of the
+leaves (`input_buffer.cpp` and `engine.cpp`).
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from torch.cuda import _gpu_trace
 
 from sidestream._simulated.streams import Streams
 
-#: The key under which the node of a leaf keeps the streams that were current when it was made.
+#: The key under which a leaf's node keeps the streams that were current when the node was created.
 _KEPT = "sidestream.streams"
 
 
 class Backward:
-    """One pass of backward."""
+    """One backward pass."""
 
     def __init__(self, streams: Streams, memory_of: Callable[[Any], Any], roots: Any, inputs: Any) -> None:
         self.streams, self.memory_of = streams, memory_of
         self.here = streams.here
         self.outer, self.caller = self.here.backward, (self.here.device, tuple(self.here.streams))
-        #: What each node waits for, by input: the event, the device, and the stream of the last gradient.
+        #: For each node, by input: the event, the device, and the stream of the last gradient, which the node
+        #: waits for.
         self.ready: dict[Any, dict[int, tuple[int, int, int, int]]] = {}
         self.leaves: set[tuple[int, int]] = set()
         #: The streams of the additions that the engine makes after the node that ran last.
@@ -65,7 +67,7 @@ class Backward:
     def _streams_of(self, node: Any, takers: Any) -> tuple[int, ...]:
         if not node.name().endswith("AccumulateGrad"):
             return self._at(node._sequence_nr())
-        # The node of a leaf is made when the leaf is first used, and lives as long as the graph.
+        # A leaf's node is created when the leaf is first used, and lives as long as the graph.
         kept: dict[str, tuple[int, ...]] = node.metadata
         if _KEPT not in kept:
             kept[_KEPT] = self._at(min(takers)) if takers else self.caller[1]
@@ -76,8 +78,8 @@ class Backward:
         return history[max(0, bisect.bisect_right(history, number, key=lambda entry: entry[0]) - 1)][1]
 
     def look(self) -> None:
-        """Begin the node that runs now. The current stream may be asked for in a hook of a tensor, which runs
-        before the hook of its node.
+        """Begin the node that runs now. A tensor's hook, which runs before the hook of its node, may ask for
+        the current stream.
         """
         node = torch._C._current_autograd_node()
         if node is not None and node is not self.now and node in self.of:
@@ -135,7 +137,7 @@ class Backward:
                 self.streams.record(event, device, producer)
             inputs[at] = (event, device, producer, 0)
             return
-        # A further gradient is added to the first, on the consumer's stream.
+        # A second gradient is added to the first, on the consumer's stream.
         if producer != consumer:
             self.streams.wait_stream(device, consumer, producer)
             memory.allocator.note(memory, consumer)
@@ -147,7 +149,7 @@ class Backward:
         self.additions.append((device, consumer))
 
     def end(self) -> None:
-        """Make the stream that called wait for the streams of the leaves."""
+        """Make the stream that called backward wait for the streams of the leaves."""
         for hook in self._hooks:
             hook.remove()
         self.here.device, self.here.streams[:] = self.caller[0], self.caller[1]
@@ -161,7 +163,7 @@ class Backward:
 def run_backward(
     streams: Streams, memory_of: Callable[[Any], Any], run: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return the engine's function, extended by streams."""
+    """Return the engine's function, extended by the simulation of streams."""
 
     def run_with_streams(roots: Any, *args: Any, **kwargs: Any) -> Any:
         if streams.is_one:

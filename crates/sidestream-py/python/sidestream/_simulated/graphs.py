@@ -1,7 +1,6 @@
-"""Captured graphs: each replay makes the captured calls again, on the same tensors.
-
-A GPU runs nothing during a capture. Here the operators do run, since later calls ask for shapes and
-addresses; what they changed in earlier memory is restored at the end.
+"""Captured graphs: each replay repeats the captured calls on the same tensors. A GPU runs nothing during a
+capture. Here the operators do run, since later calls need their shapes and addresses; their changes to
+earlier memory are undone at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Capture:
         self._before: dict[int, tuple[Any, Any]] = {}
 
     def begins(self, args: Any, written: list[Any]) -> None:
-        """Save, before an operator runs, the earlier memory that it will write."""
+        """Before an operator runs, save the earlier memory that it will write."""
         for tensor in written:
             storage = torch._C.TensorBase.untyped_storage(tensor)
             key = storage._cdata
@@ -59,7 +58,7 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _kept(value: Any) -> Any:
-    """Return tensors on the same memory without their autograd graph."""
+    """Return tensors with the same memory, without their autograd graph."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, (tuple, list)):
@@ -70,7 +69,7 @@ def _kept(value: Any) -> Any:
 
 
 def _copied(made: Any, kept: Any) -> None:
-    """Copy new results to where those of the capture were."""
+    """Copy new results into the memory of the results of the capture."""
     for new, old in zip(_tensors(made), _tensors(kept), strict=False):
         if new.shape == old.shape and memory_of(new) is not memory_of(old):
             old.copy_(new)
@@ -86,13 +85,13 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
             self._calls: list[Any] | None = None
             self._pool: Any = None
             self._device, self._is_of_all = 0, False
-            # Kernels that `torch.cuda.graph` has annotated (PyTorch 2.15): none here.
+            # Kernels that `torch.cuda.graph` has annotated (PyTorch 2.15): none on a simulated GPU.
             self._recorded_exec_ids: set[int] = set()
 
         def capture_begin(
             self, pool: Any = None, capture_error_mode: str = "global", **options: Any
         ) -> None:
-            # Further options of later versions of PyTorch have no effect on the order.
+            # Options of later PyTorch versions have no effect on the order.
             if streams.captures:
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
             self._device = streams.here.device

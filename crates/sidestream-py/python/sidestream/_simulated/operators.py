@@ -1,4 +1,4 @@
-"""Operators: the processor runs them, with memory of the simulated device for their results."""
+"""Runs operators on the CPU, with memory of the simulated device for their results."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sidestream._simulated.streams import Streams
 from sidestream._simulated.tensor import KEPT, crossing, memory_of
 
 _storage_of = torch._C.TensorBase.untyped_storage
-#: Types for which the processor lacks some operators: these are computed in single precision.
+#: Types for which the CPU lacks some operators: these run in float32.
 _SHORT = (torch.float16, torch.bfloat16)
 #: Copies, which may go from any device to any other.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::set_", "aten::set_data"})
-#: Operators for which the host waits, which is not allowed while a graph is captured.
+#: Operators for which the host waits, which is not allowed during a graph capture.
 _WAITS = frozenset(
     {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique2"}
 )
 
 
 class Operators:
-    """What the recorder calls instead of PyTorch's operators."""
+    """The functions that the recorder calls instead of PyTorch's operators."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Operators:
         self.index_of, self.refused = index_of, refused
 
     def plan(self, func: Any) -> _check_plan.Plan:
-        """Return the plan of an operator, which calls this object."""
+        """Return the plan of an operator. The plan calls this object."""
         call, shown, kind, arguments, results = _check_plan.plan(func)
         return self._call(func, call, kind), shown, kind, arguments, results
 
@@ -80,8 +80,8 @@ class Operators:
         is_addition = func in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
         streams, here = self.streams, self.streams.here
         waits = name in _WAITS
-        # PyTorch's own code makes tensors for a device's tensor on the processor, and then writes to them. On
-        # a GPU a program that did so would be refused.
+        # PyTorch's own code creates CPU tensors for the tensor of a device, and then writes to them. A
+        # program that does so is refused on a GPU.
         takes = bool(written) and name not in _COPIES
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -138,7 +138,7 @@ class Operators:
         return call
 
     def _to_copy(self, func: Any, op: Any) -> Any:
-        """Return the function for ``_to_copy``. A copy to the host that does not wait goes to pinned memory.
+        """Return the function for ``_to_copy``. A non-blocking copy to the host goes to pinned memory.
         """
         computed = self._computed(func, op, func._schema.name, True)
 
@@ -164,8 +164,8 @@ class Operators:
         def call(target: Any, source: Any, non_blocking: bool = False) -> Any:
             made, memory = here.made, memory_of(source)
             if made is not None and isinstance(memory, Memory) and memory_of(target) is None:
-                # A tensor that is made and filled within one call of the program is made by PyTorch's own
-                # code, which meant the device.
+                # A tensor that is created and filled within one call of the program was created by PyTorch's
+                # own code, which meant the device.
                 if made == (*_call_of(sys._getframe(1)), _cdata(target)):
                     self.adopt(target, memory.index)
             result = computed(target, source, non_blocking)
@@ -176,8 +176,7 @@ class Operators:
         return call
 
     def _waited(self, source: Any, target: Any) -> None:
-        """Record that the host has waited for a copy between it and a device, which blocks unless it is
-        non-blocking.
+        """Record that the host has waited for a blocking copy between host and device.
         """
         one, other = memory_of(source), memory_of(target)
         for mine, theirs in ((one, other), (other, one)):
@@ -195,7 +194,7 @@ class Operators:
                     return _in_single(op, args, kwargs)
                 if "from the 'CPU' backend" in text and memory_of_any(args):
                     why = (
-                        f"the operator {name} has no kernel for the processor, which runs the operators of a "
+                        f"the operator {name} has no kernel for the CPU, which runs the operators of a "
                         "simulation"
                     )
                     raise self.refused(why) from error
@@ -233,7 +232,9 @@ class Operators:
         setattr(storage, KEPT, memory)
 
     def _grown(self, tensor: Any) -> None:
-        """Allocate memory anew for a given result that was too small."""
+        """Reallocate the simulated memory of a tensor that an operator enlarged: an out= tensor, or that of
+        resize_.
+        """
         for each in tensor if isinstance(tensor, (list, tuple)) else (tensor,):
             memory = memory_of(each) if isinstance(each, torch.Tensor) else None
             if isinstance(memory, Memory):
@@ -279,8 +280,8 @@ _CPU = torch.device("cpu")
 
 
 def _call_of(frame: FrameType) -> tuple[int, int]:
-    """Return which call of the program runs."""
-    # The wrapper that counts pinned memory is in between.
+    """Return an identifier of the program's call that is running."""
+    # The innermost frame may be that of the wrapper that counts pinned memory.
     if frame.f_code.co_filename == _check_pinned.__file__ and frame.f_back is not None:
         frame = frame.f_back
     return id(frame), frame.f_lasti
@@ -294,7 +295,7 @@ def _cdata(tensor: Any) -> int:
 
 
 def memory_of_any(args: Any) -> bool:
-    """Return whether a tensor of a device is among the arguments."""
+    """Return whether a device tensor is among the arguments."""
     return _device_of(args) is not None
 
 
@@ -326,8 +327,8 @@ def _tensors(args: Any) -> list[Any]:
 
 
 def _in_single(op: Any, args: Any, kwargs: Any) -> Any:
-    """Compute in single precision where the processor has no kernel; the results have the type that they
-    would have.
+    """Run an operator in float32 where the CPU has no kernel for a shorter type, and convert the results back
+    to that type.
     """
     short = next(tensor.dtype for tensor in _tensors((*args, *kwargs.values())) if tensor.dtype in _SHORT)
 
@@ -349,7 +350,7 @@ def _in_single(op: Any, args: Any, kwargs: Any) -> Any:
     wide = [widened(value) for value in given]
     result = op(*wide[: len(args)], **dict(zip(kwargs, wide[len(args) :], strict=True)))
     for before, after in zip(_tensors(given), _tensors(wide), strict=True):
-        # Arguments that were written in place are copied back.
+        # Copy back the arguments that were written in place.
         if before is not after and after._version:
             before.copy_(after)
     if isinstance(result, torch.Tensor):

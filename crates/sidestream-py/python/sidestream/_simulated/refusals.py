@@ -1,4 +1,4 @@
-"""Refuses what a simulation does not have, by name and with the line that asks for it."""
+"""Refuses features that a simulation does not have, by name and with the program's line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIBRARIES = {
     "flash_attn": "its kernels run on a GPU only",
     "transformer_engine": "its kernels run on a GPU only",
 }
-#: The module in which Triton launches kernels. Importing it means nothing: PyTorch imports it itself.
+#: The module in which Triton launches kernels. Importing it alone is allowed: PyTorch itself imports it.
 _TRITON = "triton.runtime.jit"
 #: The module that builds extensions. It imports setuptools, so it is not imported here.
 _EXTENSIONS = "torch.utils.cpp_extension"
@@ -31,7 +31,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 class NotSimulated(RuntimeError):
-    """The program asks for a feature of a GPU that a simulation does not have."""
+    """Raised if the program uses a feature of a GPU that a simulation does not have."""
 
 
 class Refusals:
@@ -41,7 +41,7 @@ class Refusals:
         self.skipped: list[str] = []
 
     def refused(self, what: str) -> NotSimulated:
-        """Return the error to raise, and keep its text for the report."""
+        """Return the error to raise, and keep its message for the report."""
         frame = _of_program(sys._getframe(1))
         at = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame is not None else ""
         text = f"not simulated: {what}{at}; check this part on a GPU"
@@ -55,7 +55,7 @@ class Refusals:
                 stack,
                 module.JITFunction,
                 "run",
-                self.refusing("a kernel of Triton, which runs on a GPU only"),
+                self.refusing("a Triton kernel, which runs only on a GPU"),
             )
 
         def extensions(module: Any) -> None:
@@ -100,7 +100,7 @@ class Refusals:
 
         def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
             if backend is None or "nccl" in str(backend).lower():
-                raise self.refused('NCCL; backend="gloo" runs on the processor')
+                raise self.refused('NCCL; backend="gloo" runs on the CPU')
             return start(backend, *args, **kwargs)
 
         put(stack, distributed, "init_process_group", init_process_group)
@@ -108,7 +108,7 @@ class Refusals:
 
 class _Finder(importlib.abc.MetaPathFinder):
     """Refuses imports of libraries that launch their own kernels, and replaces the parts of other modules
-    that need a GPU once these are imported.
+    that need a GPU once these modules are imported.
     """
 
     def __init__(self, refusals: Refusals, parts: Mapping[str, Callable[[ModuleType], None]]) -> None:
@@ -134,7 +134,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                # An import that began in the simulation may finish after it.
+                # An import that began during the simulation may finish after it.
                 if self in sys.meta_path:
                     refuse(module)
 

@@ -1,4 +1,4 @@
-"""The functions of CUDA's runtime that PyTorch offers: what ``torch.cuda.cudart()`` returns."""
+"""The CUDA runtime functions that PyTorch offers: the object that ``torch.cuda.cudart()`` returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CudaError(enum.IntEnum):
 
 
 class Runtime:
-    """Memory that the program pins in place, and other functions of the runtime."""
+    """Registers memory that the program pins in place, and has other functions of the runtime."""
 
     cudaError = CudaError
 
@@ -28,7 +28,7 @@ class Runtime:
         self._registered: dict[int, int] = {}
 
     def is_registered(self, address: int, end: int) -> bool:
-        """Return whether all of these bytes were registered by one call."""
+        """Return whether one call registered all of these bytes."""
         return any(start <= address and end <= start + size for start, size in self._registered.items())
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> CudaError:

@@ -1,4 +1,4 @@
-"""Streams and events of a simulated GPU, and which of them is current."""
+"""Streams and events of a simulated GPU, and the current streams."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.cuda import _gpu_trace
 
 #: Number of streams of each priority, which PyTorch hands out in turn.
 POOL = 32
-#: PyTorch's number of the device type ``cuda``.
+#: PyTorch's number for the device type ``cuda``.
 CUDA = 1
-#: Handles of streams and events: unique in the process, and outside of all memory.
+#: Handles of streams and events: unique in the process, and outside all memory.
 _handles = itertools.count(0x5000_0000_0000, 0x100)
 
 
@@ -25,13 +25,14 @@ class _Current(threading.local):
     device = 0
 
     def __init__(self, count: int) -> None:
-        #: The handle of the current stream, by device.
+        #: The handle of each device's current stream.
         self.streams = [0] * count
-        #: Which streams were current from which autograd node on: the number of the node, and the handles.
+        #: The streams that were current for each autograd node: the sequence number of the first node, and
+        #: the handles.
         self.history: list[tuple[int, tuple[int, ...]]] = [(0, (0,) * count)]
-        #: The pass of backward that this thread runs.
+        #: The backward pass that this thread runs.
         self.backward: Any = None
-        #: The tensor that was made on the host last: the call that made it, and its storage.
+        #: The tensor that was created last on the host: the call that created it, and its storage.
         self.made: tuple[int, int, int] | None = None
         #: The capture that this thread has begun and not ended.
         self.capture: Any = None
@@ -54,10 +55,11 @@ class Streams:
         #: Streams with work since the last wait, and the time of that wait.
         self.busy: set[tuple[int, int]] = set()
         self.waited: dict[tuple[int, int], int] = {}
-        #: The newest waits of each stream for others: when, for which stream, and for its work until when.
+        #: The latest waits of each stream for others: the time of the wait, the other stream, and the time up
+        #: to which its work is waited for.
         self._behind: dict[tuple[int, int], deque[tuple[int, tuple[int, int], int]]] = {}
         self.waits = 0
-        #: Number of captures that have not ended, and of those that forbid all threads to wait.
+        #: Number of captures that have not ended, and of those among them that forbid all threads to wait.
         self.captures = 0
         self.captures_of_all = 0
 
@@ -100,7 +102,7 @@ class Streams:
         self.remember(here)
 
     def remember(self, here: _Current) -> None:
-        """Let autograd nodes that are made from here on belong to the streams that are current now."""
+        """Let autograd nodes that are created after this call belong to the streams that are current now."""
         at = torch._C._autograd._get_sequence_nr()
         history, streams = here.history, tuple(here.streams)
         if history[-1][0] == at:
@@ -113,7 +115,9 @@ class Streams:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     def stream_is_done(self, device: int, handle: int, since: int | None = None) -> None:
-        """Record that the host has waited for a stream, or for what the stream had at the time ``since``."""
+        """Record that the host has waited for a stream, or for the work that the stream had at the time
+        ``since``.
+        """
         self.waits += 1
         if since is None:
             self.busy.discard((device, handle))
@@ -124,18 +128,18 @@ class Streams:
                 continue
             self.waited[stream] = until
             behind = self._behind.get(stream)
-            # Work that the stream waited for is complete with it.
+            # The work that the stream waited for is complete as well.
             while behind and behind[0][0] <= until:
                 _, other, since_there = behind.popleft()
                 left.append((other, since_there))
 
     def orders_after(self, stream: tuple[int, int], other: tuple[int, int], since: int) -> None:
-        """Record that a stream waits for what another one had at the time ``since``."""
+        """Record that a stream waits for the work that another one had at the time ``since``."""
         if stream != other:
             self._behind.setdefault(stream, deque(maxlen=256)).append((self.now(), other, since))
 
     def has_waited(self, device: int, handle: int, since: int) -> bool:
-        """Return whether the host has waited for all that a stream had at the time ``since``."""
+        """Return whether the host has waited for all work that a stream had at the time ``since``."""
         return max(self.waited.get((device, handle), 0), self.waited.get((device, -1), 0)) >= since
 
     def synchronize(self, device: int | None = None) -> None:
@@ -159,7 +163,7 @@ class Streams:
             _gpu_trace.EventWaitCallbacks.fire_callbacks(event, stream)
 
     def wait_stream(self, device: int, stream: int, source: int) -> None:
-        """Make a stream wait for another, as PyTorch does with an internal event."""
+        """Make a stream wait for another one, as PyTorch does with an internal event."""
         event = self.handle()
         self.record(event, device, source)
         self.wait(event, device, stream)
@@ -167,7 +171,7 @@ class Streams:
 
 
 class _OnDevice:
-    """Makes another device current while it is entered."""
+    """Makes another device current while this is entered."""
 
     def __init__(self, here: _Current, device: int) -> None:
         self.here, self.device = here, device
@@ -180,7 +184,7 @@ class _OnDevice:
 
 
 def index_of(device: Any, streams: Streams) -> int:
-    """Return the number of a device that is given in any form; the current device for None."""
+    """Return the number of a device that is given in any form; for None, that of the current device."""
     if device is None:
         return streams.here.device
     if isinstance(device, str):
@@ -252,8 +256,8 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             return event
 
         def query(self) -> bool:
-            # Work is never complete at the first query, so that a program that queries only once is not
-            # ordered by that.
+            # The first query never finds work complete, so that a program that queries only once is not
+            # ordered by the query.
             key = (self.device_index, self.cuda_stream)
             is_busy = key in streams.busy
             streams.busy.discard(key)
@@ -365,14 +369,15 @@ def classes(streams: Streams) -> tuple[type, type, type]:
                     "CUDA error: device not ready: synchronize with the second event before the time is "
                     "asked for"
                 )
-            # The processor's time, which does not tell that of a GPU; never 0, since programs divide by it.
+            # This is the CPU's time, which says nothing about that of a GPU; it is never 0, since programs
+            # divide by it.
             return max(float(end_event._at_ns - self._at_ns), 1e3) / 1e6
 
         def ipc_handle(self) -> Any:
             raise RuntimeError("an event of a simulated GPU cannot be shared with another process")
 
         def __del__(self) -> None:
-            # None at the end of the interpreter, which clears modules.
+            # At the end of the interpreter, which clears modules, this is None.
             if self.cuda_event and not streams.is_over and _gpu_trace.EventDeletionCallbacks is not None:
                 _gpu_trace.EventDeletionCallbacks.fire_callbacks(self.cuda_event)
 

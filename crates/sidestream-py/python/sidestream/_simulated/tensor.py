@@ -1,7 +1,7 @@
-"""Tensors of a simulated GPU: tensors of the processor that answer PyTorch's questions as a GPU's would.
+"""Tensors of a simulated GPU: CPU tensors that answer PyTorch's queries like CUDA tensors.
 
-A storage of a device holds its memory there (`allocator.Memory`). So the storage is on the device, whichever
-tensors view it, and its memory is freed when the last of them is gone.
+A device storage holds its simulated memory (`allocator.Memory`). So the storage is on the device for every
+tensor that views it, and its memory is freed when the last of these tensors is gone.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def memory_of(tensor: Any) -> Memory | Pinned | None:
     try:
         return getattr(_storage_of(tensor), KEPT, None)
     except ValueError:
-        # Uninitialized parameters forbid nearly everything.
+        # Uninitialized parameters forbid nearly all operations.
         with torch._C.DisableTorchFunctionSubclass():
             return getattr(_storage_of(tensor), KEPT, None)
     except (RuntimeError, NotImplementedError, TypeError):
-        # Sparse tensors and wrappers have no storage: the tensors in them have one.
+        # Sparse tensors and wrappers have no storage, but the tensors inside them do.
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo:
             return memory_of(tensor._values())
         return None
 
 
 def device_of(tensor: Any) -> Any:
-    """Return the simulated device of a tensor; None for a tensor of the host."""
+    """Return the simulated device of a tensor; None for a CPU tensor."""
     memory = memory_of(tensor)
     return None if memory is None else memory.device
 
@@ -60,8 +60,8 @@ class _Moved(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Crossing(threading.local):
-    """Marks a copy that is meant to go to the host. PyTorch's own code takes every tensor for the
-    processor's, and names the processor when it means the tensor's device.
+    """Marks a copy that is meant to go to the host. PyTorch's own code takes every tensor for a CPU tensor,
+    and names the CPU when it means the tensor's device.
     """
 
     leaves = False
@@ -96,8 +96,8 @@ def to_device(
 def attributes(
     index_of: Callable[[Any], int], devices: list[Any], registered: Callable[[int, int], bool]
 ) -> dict[str, Any]:
-    """Return the replacements for attributes of ``torch.Tensor``. ``registered`` says whether bytes of the
-    host were pinned in place.
+    """Return the replacements for attributes of ``torch.Tensor``. ``registered`` returns whether host memory
+    was pinned in place.
     """
     plain = {
         name: getattr(torch.Tensor, name)
@@ -109,7 +109,7 @@ def attributes(
     }
 
     def cuda_of(device: Any) -> Any:
-        """Return a GPU with its number, and any other device as it is."""
+        """Return a GPU with its number, and any other device unchanged."""
         if isinstance(device, (str, int)) and not isinstance(device, bool):
             device = torch.device(device) if isinstance(device, str) else torch.device("cuda", device)
         return devices[index_of(device)] if device.type == "cuda" else device
@@ -168,8 +168,7 @@ def attributes(
                 )
         if mine is None or (target is not None and target.type not in ("cpu", "cuda")):
             return plain["to"](self, *args, **kwargs)
-        # The type is always passed: without it PyTorch would pass the device, which it takes for the
-        # processor.
+        # Always pass the dtype: without it, PyTorch would pass the device, which it takes for the CPU.
         options = {
             name: options[name]
             for name in ("non_blocking", "copy", "memory_format")
@@ -305,7 +304,7 @@ def _default_device() -> Any:
 
 
 def functions(to: Callable[..., Any], generator: type) -> dict[str, Any]:
-    """Return the replacements for functions of ``torch`` that make tensors from data."""
+    """Return the replacements for functions of ``torch`` that create tensors from data."""
     made = {name: getattr(torch, name) for name in ("tensor", "as_tensor", "asarray")}
 
     def on_device(name: str) -> Callable[..., Any]:

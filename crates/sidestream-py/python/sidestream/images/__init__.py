@@ -1,5 +1,5 @@
-"""Pictures for training: reads folders, lists and shards, and gives batches of decoded pictures, which are
-augmented in one launch for each batch.
+"""Pictures for training: reads folders, lists and shards, and returns batches of decoded pictures, which are
+augmented by one kernel launch per batch.
 
 Threads of the package read and decode files without the interpreter. Importing this needs neither PyTorch nor
 a GPU.

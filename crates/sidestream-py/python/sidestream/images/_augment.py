@@ -1,4 +1,4 @@
-"""``Compose``: augmentation of batches of pictures."""
+"""``Compose``: augments batches of pictures."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 
 
 class Compose:
-    """Operators that are applied to a batch of pictures: on a GPU in one launch, on the processor on all
-    cores.
+    """Operators that are applied to a batch of pictures: on a GPU in one launch, on the CPU on all cores.
 
     Geometric operators are composed into one map that is sampled once; blur, colours, erasing, mixing and
     normalization follow in the same launch. The result for a picture depends only on ``seed``, ``epoch`` and
-    its number in ``samples``: not on the batch that it is in, on the process that loaded it, or on how often
-    the run was resumed. Only ``MixUp`` and ``CutMix`` mix in another picture of the batch.
+    its number in ``samples``, not on its batch, the process that loaded it, or the number of times that the
+    run was resumed. Only ``MixUp`` and ``CutMix`` mix in another picture of the batch.
 
     Args:
         transforms: Operators of ``sidestream.images``; ``from_torchvision`` makes them from torchvision's.
             Without operators the result is a copy.
         seed: The seed of the run.
-        fuse: Whether operators are composed. If not, each one samples and rounds to bytes, as torchvision
-            does on tensors of bytes: for comparisons.
+        fuse: Whether operators are composed. If not, each operator samples and rounds to bytes, as in
+            torchvision on tensors of bytes; this is meant for comparisons.
         channels_last: Whether results have PyTorch's memory format ``channels_last``.
 
     Raises:
@@ -47,8 +46,8 @@ class Compose:
         for transform in self.transforms:
             if not isinstance(transform, Operator):
                 raise TypeError(
-                    f"{transform!r} is no operator of sidestream.images; from_torchvision translates those "
-                    "of torchvision"
+                    f"{transform!r} is not an operator of sidestream.images; from_torchvision translates "
+                    "those of torchvision"
                 )
         truth("fuse", fuse)
         truth("channels_last", channels_last)
@@ -65,7 +64,7 @@ class Compose:
             if isinstance(transform, (operators.MixUp, operators.CutMix))
         ]
         self._mixes = mixes[-1] if mixes else None
-        #: The number of the next picture that is given without a number.
+        #: The number of the next picture that is passed without a number.
         self._next = 0
 
     def __repr__(self) -> str:
@@ -75,7 +74,7 @@ class Compose:
     def __call__(
         self, batch: Any, labels: Any = None, *, epoch: int = 0, samples: Sequence[int] | Any = None
     ) -> Any:
-        """Return the augmented batch, or with ``labels`` both.
+        """Return the augmented batch; if ``labels`` is given, return the batch and the labels.
 
         On a GPU the work is submitted to PyTorch's current stream, and the host does not wait. The result is
         a new tensor.
@@ -86,8 +85,8 @@ class Compose:
             labels: Classes as whole numbers, or rows of weights. With ``MixUp`` or ``CutMix`` they become
                 rows of weights.
             epoch: How often the data has been seen before.
-            samples: The number of each picture in the data set. By default pictures are counted from the
-                first call on, and a result can be repeated only with all calls before it.
+            samples: The number of each picture in the data set. By default pictures are counted over all
+                calls, so a result can be repeated only by repeating all earlier calls.
 
         Raises:
             TypeError: ``batch`` is not a tensor of bytes.
@@ -123,8 +122,8 @@ class Compose:
         """Return the pictures of a loader's batch, augmented on the device that has its bytes, and their
         labels.
 
-        The pictures may have different sizes, if the operators give all of them one. The result for a picture
-        depends on the seed of this object, the epoch and its number in the data.
+        The pictures may have different sizes, if the operators bring all of them to one size. The result for
+        a picture depends on the seed of this object, the epoch and its number in the data.
 
         Args:
             slab: ``batch.slab``, or a copy of it on a device.
@@ -138,7 +137,7 @@ class Compose:
         import torch
 
         if self._mixes is not None:
-            # Checked on the host, where the labels are: on the device a wrong one would end the context.
+            # Labels are checked here, on the host: on the device an invalid label would destroy the context.
             for sample, label in zip(batch.samples, batch.labels, strict=True):
                 self._is_class(-1 if label is None else label, f"the label of sample {sample}")
         drawn = self._plan.draw_placed(
@@ -158,8 +157,8 @@ class Compose:
     def region(
         self, height: int, width: int, *, epoch: int = 0, sample: int = 0
     ) -> tuple[int, int, int, int]:
-        """Return left, top, width and height of the part of a picture that its result depends on: no more
-        need be decoded.
+        """Return left, top, width and height of the part of a picture that its result depends on. Only that
+        part needs to be decoded.
         """
         return self._plan.region((self.seed, epoch, sample), height, width)
 
@@ -199,7 +198,8 @@ class Compose:
         drawn.records(_piece(staged, staged.data_ptr()))
         with torch.cuda.device(source.device):
             records = staged.to(source.device, non_blocking=True)
-            # A plan without intermediate passes or statistics gets an address, and no bytes.
+            # For a plan without intermediate passes or statistics, any valid address does, since no bytes are
+            # used.
             room = (
                 torch.empty(even + odd, dtype=torch.uint8, device=source.device)
                 if even + odd
@@ -269,7 +269,7 @@ class Compose:
             )
 
     def _identity(self) -> dict[str, Any]:
-        """Return what a result depends on besides the picture, for the state of a loader."""
+        """Return everything besides the picture that a result depends on, for the state of a loader."""
         return {
             "seed": self.seed,
             "fuse": self._fuse,
@@ -278,10 +278,10 @@ class Compose:
 
 
 def same_augmentation(state: dict[str, Any], augment: Compose | None) -> None:
-    """Refuse the state of a loader whose pictures were augmented in another way.
+    """Refuse the state of a loader whose pictures were augmented in a different way.
 
     Raises:
-        ValueError: They were. The text names what is in the state and what is here.
+        ValueError: The augmentations differ. The message names both.
     """
     if not isinstance(state, dict):
         raise TypeError(f"state is {type(state).__name__}; give what `state_dict` returned")
@@ -292,12 +292,12 @@ def same_augmentation(state: dict[str, Any], augment: Compose | None) -> None:
         raise ValueError(
             "the state does not say how pictures were augmented, since an earlier version saved it, "
             "or a loader in Rust; "
-            'begin anew, or set state["augment"] to loader.state_dict()["augment"] if it was as here'
+            'start over, or set state["augment"] to loader.state_dict()["augment"] if it was as here'
         )
     saved = state["augment"]
     if saved == own:
         return
-    remedy = "make the loader with the same `augment`, or begin anew"
+    remedy = "make the loader with the same `augment`, or start over"
     if saved is None or own is None:
         has, lacks = ("this loader has", "the state") if saved is None else ("the state has", "this loader")
         raise ValueError(f"{has} an augmentation, {_words(own or saved)}, and {lacks} none; {remedy}")
@@ -330,12 +330,12 @@ def _piece(tensor: Any, address: int) -> tuple[int, int]:
     return address, tensor.numel() * tensor.element_size()
 
 
-#: The name of the launch in a check.
+#: The name of the launch in a check's report.
 _NAME = "sidestream.images.Compose"
 
 
 def tell(name: str, given: list[tuple[Any, bool, bool, str | None]]) -> None:
-    """Record a launch in the checks that are entered: for each tensor whether it is read and written."""
+    """Record a launch in the checks that are entered: for each tensor, whether it is read and written."""
     hooks = sys.modules.get("sidestream._check_hooks")
     for recorder in [] if hooks is None else hooks._listening:
         recorder.launched(name, given)
@@ -358,7 +358,7 @@ def from_torchvision(
         channels_last: As for ``Compose``.
 
     Raises:
-        ValueError: It has operators or arguments that are not supported; all of them are named.
+        ValueError: ``transforms`` has operators or arguments that are not supported; all of them are named.
     """
     found: list[Operator] = []
     refused: list[str] = []
@@ -371,14 +371,14 @@ def from_torchvision(
         try:
             found.append(_translated(transform))
         except (TypeError, ValueError, AttributeError) as error:
-            # An error of an operator of this package names it.
+            # An error of one of this package's operators already has the operator's name.
             refused.append(str(error) if str(error).startswith(f"{name}: ") else f"{name}: {error}")
     if refused:
         raise ValueError("sidestream.images cannot do this: " + "; ".join(refused))
     return Compose(found, seed=seed, fuse=fuse, channels_last=channels_last)
 
 
-#: Operators that make tensors of images, which `Compose` takes already.
+#: Operators that convert images to tensors, which `Compose` takes anyway.
 _DROPPED = ("ToImage", "PILToTensor", "ToPureTensor", "Identity")
 
 

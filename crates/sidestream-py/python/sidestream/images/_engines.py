@@ -1,4 +1,4 @@
-"""A GPU's hardware engines for JPEG, which decode some of a loader's pictures into device memory."""
+"""A GPU's hardware JPEG engines, which decode some of a loader's pictures into device memory."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from sidestream.images._loader import Batch
 
 #: More urgent than the training: short kernels convert colours after the engines, and the next batch waits
-#: for them.
+#: for these kernels.
 _PRIORITY = -1
 
-#: The stream of each GPU's engines. The engines reuse their memory in each call, so one stream has to order
-#: all calls.
+#: The stream of each GPU's engines. The engines reuse their memory in each call, so all calls must be ordered
+#: by one stream.
 _streams: dict[int, torch.cuda.Stream] = {}
 
 
-#: The environment variable from which CUDA reads, when it starts, how many connections to make to a device,
-#: and the largest value.
+#: The environment variable from which CUDA reads, when it starts, the number of connections to a device, and
+#: its maximum.
 _CONNECTIONS, _MOST_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS", "32"
 #: `CUDA_ERROR_NOT_INITIALIZED`.
 _NOT_INITIALIZED = 3
@@ -36,9 +36,9 @@ _NOT_INITIALIZED = 3
 def connect() -> None:
     """Make CUDA open as many connections to the device as possible, unless the environment sets their number.
 
-    nvJPEG has two streams for each engine, and the training has some. If there are more streams than
-    connections, of which CUDA makes eight, some streams share one, and a picture waits for unrelated kernels
-    of a step. Beside a training step an H200 decoded a third less.
+    nvJPEG has two streams per engine, and the training has some. CUDA makes eight connections by default. If
+    there are more streams, some share a connection, and a picture waits for unrelated kernels of a step.
+    During training steps an H200 then decoded a third less.
     """
     import torch
 
@@ -50,10 +50,10 @@ def connect() -> None:
         text = (
             'decode="gpu": CUDA has started with 8 connections to the device, '
             "and the engines alone have more streams: pictures may wait behind kernels "
-            "of the training, beside which an H200 decoded a third less; "
+            "of the training, during which an H200 decoded a third less; "
             f"set {_CONNECTIONS}={_MOST_CONNECTIONS} in the environment of the program, "
             "or make the Loader before anything "
-            "asks for CUDA, as torch.cuda.is_available() does"
+            "starts CUDA, as torch.cuda.is_available() does"
         )
         warnings.warn(text, stacklevel=3)
 
@@ -65,7 +65,7 @@ def _has_started() -> bool:
     except OSError:
         return False
     context = ctypes.c_void_p()
-    # The one call that tells this without initializing CUDA.
+    # This is the one call that answers without initializing CUDA.
     code: int = driver.cuCtxGetCurrent(ctypes.byref(context))
     return code != _NOT_INITIALIZED
 
@@ -88,7 +88,7 @@ class OnDevice:
 
 
 class Engines:
-    """The engines of the GPU of this name, or their replacement where a check simulates one.
+    """The JPEG engines of the named GPU, or their replacement if a check simulates the GPU.
 
     Raises:
         DeviceError: The GPU has no engines, or nvJPEG cannot be loaded.
@@ -116,8 +116,8 @@ class Engines:
             self._stream = _streams[ordinal]
 
     def put(self, batch: Batch) -> OnDevice | str:
-        """Upload the pictures that the processor decoded, and let the engines decode the rest. Return the
-        pixels, or why the engines refused the batch.
+        """Upload the pictures that the CPU decoded, and let the engines decode the rest. Return the pixels,
+        or the reason why the engines refused the batch.
         """
         import torch
 
@@ -125,7 +125,8 @@ class Engines:
         slab, uploaded, why = batch.slab, end - start, None
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             pixels = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
-            # The engines write at once, not after the pending work of the stream on this memory.
+            # The engines write immediately: they are not ordered after pending work of the stream on this
+            # memory.
             self.wait()
             self._read = batch
             if uploaded:
@@ -153,8 +154,8 @@ class Engines:
 
 
 def _opened(ordinal: int, cuda: str | None) -> ImageEngines:
-    """Open the engines of a GPU, with nvJPEG of the system or of a wheel; of the wheels, that of PyTorch's
-    CUDA version is tried first.
+    """Open the engines of a GPU, with nvJPEG from the system or from a wheel. Among wheels, the one for
+    PyTorch's CUDA version is tried first.
     """
     package = importlib.util.find_spec("nvidia")
     folders = list(package.submodule_search_locations or []) if package is not None else []

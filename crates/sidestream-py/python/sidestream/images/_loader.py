@@ -1,4 +1,4 @@
-"""``Loader``: batches of pictures, which threads decode."""
+"""``Loader``: reads batches of pictures, which threads decode."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = ["Batch", "Broken", "Loader", "Placed"]
 
 
 class Placed(NamedTuple):
-    """Where a picture is in the slab: rows of red, green and blue bytes without gaps, from byte ``offset``
-    on.
+    """The place of a picture in the slab: rows of red, green and blue bytes without gaps, beginning at byte
+    ``offset``.
     """
 
     offset: int
@@ -50,15 +50,15 @@ class Broken(NamedTuple):
     """A picture that could not be decoded."""
 
     sample: int
-    """The number of the picture in the unshuffled list."""
+    """The index of the picture in the unshuffled list."""
     name: str
     why: str
     replaced_by: int | None
-    """The sample that replaces it, if one does."""
+    """The index of the picture that replaces it, if one does."""
 
 
 class Batch:
-    """Pictures of different sizes, one after the other in one slab of bytes.
+    """Pictures of different sizes, one after another in one slab of bytes.
 
     The slab goes back to the loader once the batch, its slab and all tensors and views of it are gone.
     """
@@ -74,9 +74,9 @@ class Batch:
             self._array.owner = batch
         self.placed: list[Placed] = [Placed(*one) for one in batch.placed()]
         self.labels: list[int | None] = batch.labels()
-        """The label of each picture; None where the data has none."""
+        """The label of each picture; None if the data has none."""
         self.samples: list[int] = batch.samples()
-        """The number of each picture in the unshuffled list."""
+        """The index of each picture in the unshuffled list."""
         self.epoch: int = batch.epoch()
         self.broken: list[Broken] = [Broken(*one) for one in batch.broken()]
         """The broken pictures that would have been in this batch."""
@@ -89,8 +89,8 @@ class Batch:
         return self._batch.parts()
 
     def decode_by(self, engines: ImageEngines, to: int, stream: int) -> str | None:
-        """Let engines decode the files of the slab into memory of a device that begins at ``to``. Return why
-        they refused, or None.
+        """Let engines decode the files of the slab into device memory that begins at ``to``. Return the
+        reason why they refused, or None.
         """
         return engines.decode(self._batch, self._address, to, stream)
 
@@ -102,7 +102,9 @@ class Batch:
 
     @property
     def slab(self) -> torch.Tensor:
-        """The bytes as a tensor of uint8, which shares the memory; page-locked if the loader pins memory."""
+        """The bytes as a tensor of uint8, which shares the memory; it is page-locked if the loader pins
+        memory.
+        """
         if self._tensor is not None:
             return self._tensor[: self._bytes]
         import torch
@@ -125,7 +127,7 @@ class Batch:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return ``slab``, ``table`` (a row for each picture, with the seven numbers of ``Placed``) and
-        ``labels`` (-1 where there is none).
+        ``labels`` (-1 if there is none).
         """
         import torch
 
@@ -142,9 +144,9 @@ class Loader:
         for batch in Loader("train", batch_size=256, seed=1):
             first, label = batch.picture(0), batch.labels[0]
 
-    A ``for`` loop gives the rest of the current epoch; the next loop gives the next epoch. The order, and
-    with it each batch, depends only on the data, ``seed`` and the epoch, not on ``workers`` or ``depth``. One
-    loop at a time: a new loop ends the one before.
+    A ``for`` loop returns the rest of the current epoch; the next loop returns the next epoch. The order, and
+    with it each batch, depends only on the data, ``seed`` and the epoch, not on ``workers`` or ``depth``.
+    Only one loop runs at a time: a new loop ends the previous one.
 
     Args:
         data: A folder with a sub-folder for each class (or with pictures alone), a text file with a line
@@ -152,33 +154,32 @@ class Loader:
             sequence of such archives. JPEG and PNG are told apart by their bytes.
         batch_size: Number of pictures in a batch.
         seed: The seed of the order.
-        shuffle: Whether each epoch has an order of its own.
+        shuffle: Whether each epoch has a different, random order.
         drop_last: Whether a last batch with fewer pictures is left out.
         classes: The names of the sub-folders that are classes, by number.
-        rank: The number of this process; by default that of ``torch.distributed`` where it is in use. Give
+        rank: The number of this process; by default that of ``torch.distributed`` if it is in use. Give
             ``world`` with it.
         world: Number of processes that share the data.
-        uneven: All ranks get equally many samples: ``"drop"`` drops the last ones of an epoch, ``"repeat"``
-            repeats its first ones.
-        workers: Number of threads that decode; 0 for one for each processor.
-        depth: Number of batches that are prepared ahead, at most.
-        broken: What happens to pictures that cannot be decoded: ``"raise"`` raises an ``ImageError`` that
+        uneven: All ranks get equally many samples: ``"drop"`` drops the last samples of an epoch,
+            ``"repeat"`` repeats the first ones.
+        workers: Number of threads that decode; 0 means one for each CPU.
+        depth: Maximum number of batches that are prepared ahead.
+        broken: The handling of pictures that cannot be decoded: ``"raise"`` raises an ``ImageError`` that
             names the file, ``"skip"`` leaves them out, ``"replace"`` replaces each by the next good picture.
-        faulty: Whether JPEGs that were cut short or have other faults are taken for what can be decoded of
-            them.
-        orientation: Whether pictures are turned as EXIF says.
-        max_pixels: Most pixels of a picture.
-        max_file_bytes: Most bytes of a file.
-        max_slab_bytes: Most bytes of the slab of a batch.
-        pin_memory: Whether slabs are page-locked; by default where PyTorch can use CUDA.
-        augment: With a ``Compose``, only the part of a picture is decoded that its result depends on, and
-            ``prefetch`` gives the results.
+        faulty: Whether truncated or otherwise faulty JPEGs are used as far as they can be decoded.
+        orientation: Whether pictures are rotated according to their EXIF data.
+        max_pixels: Maximum number of pixels of a picture.
+        max_file_bytes: Maximum bytes of a file.
+        max_slab_bytes: Maximum bytes of the slab of a batch.
+        pin_memory: Whether slabs are page-locked; by default if PyTorch can use CUDA.
+        augment: A ``Compose``. Only the part of a picture that its result depends on is decoded, and
+            ``prefetch`` returns the results.
         decode: ``"gpu"`` leaves baseline JPEGs to the hardware engines that data-centre GPUs have since the
             A100, while the threads decode the rest. It needs nvJPEG (the wheel ``nvidia-nvjpeg`` for CUDA 13,
-            ``nvidia-nvjpeg-cu12`` for CUDA 12), ``augment``, and ``prefetch`` on a GPU. Pixels differ a
-            little from the processor's.
+            ``nvidia-nvjpeg-cu12`` for CUDA 12), ``augment``, and ``prefetch`` on a GPU. Pixels differ
+            slightly from those that the CPU decodes.
         engine_share: The share of the baseline JPEGs that engines decode; below 1 the threads decode the
-            others. Which do, depends only on the number of the sample.
+            others. The choice depends only on the index of the picture.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class Loader:
             raise TypeError(f"augment is {type(augment).__name__}; give a Compose of sidestream.images")
         _check_decoder(decode, augment, engine_share)
         if decode == "gpu":
-            # Before anything here initializes CUDA.
+            # This must come before anything that initializes CUDA.
             connect()
         if (rank is None) != (world is None):
             raise ValueError("`rank` and `world` belong together: give both, or neither")
@@ -263,30 +264,31 @@ class Loader:
         self._augment = augment
         self._decode = decode
         self._refused = 0
-        #: Why engines refused the first of them, until a warning has said so.
+        #: The reason why engines refused the first refused batch, until a warning has reported it.
         self._unsaid: str | None = None
         first = repr(paths[0]) + (f" and {len(paths) - 1} more" if paths[1:] else "")
         share = f", rank {rank} of {world}" if world > 1 else ""
         count = self._loader.batches()
         batches = f"{count} batch{'es' if count != 1 else ''} of {batch_size}"
         by = image_decoder() if decode == "cpu" else f"a GPU's engines and {image_decoder()}"
-        #: For `repr`, which works on a closed loader too.
+        #: Kept for `repr`, which works on a closed loader too.
         self._text = (
             f"Loader({first}: {self._loader.samples()} pictures{share}, {batches} an epoch, decoded by {by})"
         )
-        #: The batches that a prefetcher has read and that were not taken yet, by number.
+        #: The batches that a prefetcher has read but that were not taken yet, by number.
         self._ahead: dict[int, _Ahead] = {}
         #: The position before the batch that a prefetcher is reading, which is not in `_ahead` yet.
         self._before: dict[str, Any] | None = None
-        #: The number of the loop that reads: the last that began.
+        #: The number of the loop that reads: the one that began last.
         self._turn = 0
-        #: Guards these three, and is held briefly. Reentrant, since the garbage collector may end a loop
-        #: meanwhile.
+        #: Guards `_ahead`, `_before` and `_turn`, and is held briefly. Reentrant, since the garbage collector
+        #: may end a loop meanwhile.
         self._standing = threading.RLock()
         #: Held by a prefetcher's thread while it reads a batch.
         self._reads = threading.Lock()
         self._numbers = itertools.count()
-        # Before the interpreter ends, since a thread that needs it after that would block forever.
+        # The loader is closed before the interpreter ends: a thread that needs the interpreter after that
+        # would block forever.
         self._finalizer = weakref.finalize(self, self._loader.close)
 
     def __repr__(self) -> str:
@@ -310,37 +312,37 @@ class Loader:
 
     def prefetch(self, device: Any = None, depth: int = 2) -> Prefetcher[tuple[torch.Tensor, torch.Tensor]]:
         """Return an iterable over augmented pictures and their labels on a device, each batch uploaded and
-        augmented while the one before is in use.
+        augmented while the previous one is in use.
 
         A slab is uploaded in one copy, and the operators of ``augment`` run on a separate stream. The result
         is that of ``sidestream.prefetch``, to be iterated once for each epoch; its ``state_dict`` counts the
-        batches that you took. Make it once, before the first epoch, since each has its own memory on the
-        device and streams. Labels are -1 where the data has none.
+        batches that you took. Call this once, before the first epoch, since each result has its own device
+        memory and streams. Labels are -1 if the data has none.
 
         With ``decode="gpu"`` the thread that reads ahead also lets the engines decode, and blocks meanwhile.
-        A batch that they refuse is decoded on the processor instead: a warning says so once, and ``refused``
-        counts.
+        A batch that they refuse is decoded on the CPU instead: a warning reports this once, and ``refused``
+        counts such batches.
 
         Args:
             device: As for ``sidestream.prefetch``, but not simulated.
             depth: As for ``sidestream.prefetch``.
 
         Raises:
-            ValueError: The loader was made without ``augment``, or with ``decode="gpu"`` and this is not a
-                GPU.
+            ValueError: The loader was made without ``augment``, or with ``decode="gpu"`` and ``device`` is
+                not a GPU.
             DeviceError: With ``decode="gpu"``, the GPU has no engines, or there is no nvJPEG.
         """
         if self._augment is None:
             raise ValueError(
                 "the loader has no `augment`, so its pictures have different sizes; give `Loader` a `Compose`"
             )
-        # `prefetch` gives tensors only where PyTorch is imported.
+        # `prefetch` returns tensors only if PyTorch is imported.
         import torch  # noqa: F401
         from sidestream import prefetch
 
         if isinstance(device, str) and device.startswith("sim:"):
             raise ValueError(
-                f'device is {device!r}; pictures go to a GPU that PyTorch knows, or to the processor: '
+                f'device is {device!r}; pictures go to a GPU that PyTorch knows, or to the CPU: '
                 'give "cuda" or "cpu"'
             )
         feed = _Feed(self, self._augment)
@@ -361,11 +363,11 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch belongs to, unless this epoch is complete."""
+        """The epoch of the next batch, unless this epoch is complete."""
         return self._loader.epoch()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch. A loader that is in that epoch already stays where it is, so that
+        """Go to the beginning of an epoch. A loader that is already in that epoch keeps its position, so that
         a resumed run may call this.
         """
         whole("epoch", epoch, 0, "the number of an epoch")
@@ -373,10 +375,10 @@ class Loader:
             self._loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch that was taken, from the loader or from what ``prefetch``
-        returned. It is the same on all ranks.
+        """Return the position after the last batch that was taken, from the loader or from the result of
+        ``prefetch``. The position is the same on all ranks.
         """
-        # Raises in a child of a fork, where a thread that does not exist may hold the lock.
+        # Raises in a forked child, where a thread that does not exist may hold the lock.
         given = self._given()
         with self._standing:
             return self._untaken() or given
@@ -403,31 +405,32 @@ class Loader:
             self._unsaid = why
 
     def _warn_of_refused(self) -> None:
-        """Warn once that engines refused a batch, in the thread that takes the batches."""
+        """Warn once that engines refused a batch. This runs in the thread that takes the batches."""
         why, self._unsaid = self._unsaid, None
         if why is not None:
             warnings.warn(
-                f"a GPU's engines refused a batch of pictures ({why}), and the processor decoded it: "
-                "that takes longer, and its pixels differ "
+                f"a GPU's engines refused a batch of pictures ({why}), and the CPU decoded it: "
+                "that takes longer, and the pixels differ "
                 "a little. Loader.refused counts such batches",
-                # The frame of the loop over the prefetcher.
+                # Points to the loop over the prefetcher.
                 stacklevel=5,
             )
 
     def _take_turn(self, state: dict[str, Any] | None = None) -> int:
-        """Begin a loop at a state, or after the last batch that was taken: a loop that was left early had
-        read batches ahead, which come again.
+        """Begin a loop at a state, or after the last batch that was taken: batches that an earlier loop read
+        ahead but that were not taken are read again.
 
-        The thread of that loop may still be reading. This waits until it has finished, and discards what it
-        read.
+        The thread of the earlier loop may still be reading. This waits until it has finished, and discards
+        the batch that it read.
         """
         given = self._given()
         with self._standing:
             self._turn += 1
             turn, untaken = self._turn, self._untaken()
-            # Until the loader is at that position.
+            # `state_dict` returns this position until the loader has gone to it.
             self._before = untaken
-            # Cleared now, since the reading thread may be waiting for a slab that one of them has.
+            # The batches are dropped here, since the reading thread may be waiting for the slab of one of
+            # them.
             self._ahead.clear()
         with self._reads:
             try:
@@ -436,7 +439,7 @@ class Loader:
                 elif untaken is not None:
                     self._go_to(untaken)
             except ValueError:
-                # The state is of other data or another order.
+                # The state belongs to other data or another order.
                 self._go_to(untaken or given)
                 raise
             finally:
@@ -448,7 +451,7 @@ class Loader:
         """Go to the position of a state.
 
         Raises:
-            ValueError: The state is of other data, another decoder, order or augmentation.
+            ValueError: The state belongs to other data, or to another decoder, order or augmentation.
         """
         same_augmentation(state, self._augment)
         self._take_turn(state)
@@ -465,7 +468,7 @@ class Loader:
 
     @property
     def loaded(self) -> int:
-        """Number of pictures that came out so far."""
+        """Number of pictures that were handed out so far."""
         return self._loader.counts()[0]
 
     @property
@@ -475,11 +478,11 @@ class Loader:
 
     @property
     def refused(self) -> int:
-        """Number of batches that a GPU's engines refused, so that the processor decoded them."""
+        """Number of batches that a GPU's engines refused, so that the CPU decoded them."""
         return self._refused
 
     def name(self, sample: int) -> str:
-        """Return the path of a sample, or its archive and member."""
+        """Return the path of a picture, or its archive and member."""
         return self._loader.name(whole("sample", sample, 0, "the number of a picture"))
 
     def close(self) -> None:
@@ -507,9 +510,9 @@ class _Ahead:
     """A batch that was read ahead."""
 
     batch: Batch
-    #: The loader's position before it.
+    #: The loader's position before this batch.
     before: dict[str, Any]
-    #: Its pixels, if engines decoded some of them.
+    #: The pixels, if engines decoded some of the pictures.
     pixels: OnDevice | None
 
 
@@ -517,7 +520,7 @@ class _Feed:
     """A loader's batches as ``prefetch`` uploads them: the slab, the labels and a number, since ``prefetch``
     cannot look into a ``Batch``.
 
-    Where engines decode, there is no slab: the pixels are on the device already.
+    If engines decode, there is no slab: the pixels are already on the device.
     """
 
     def __init__(self, loader: Loader, augment: Compose) -> None:
@@ -533,7 +536,8 @@ class _Feed:
             while (item := self._next(turn)) is not None:
                 yield item
         except GeneratorExit:
-            # Batches that were read ahead will not be taken; only the position of the first is still needed.
+            # Batches that were read ahead will not be taken; only the position before the first one is still
+            # needed.
             with self._loader._standing:
                 for ahead in self._loader._ahead.values():
                     ahead.pixels = None
@@ -574,7 +578,7 @@ class _Feed:
             raise RuntimeError(_ENDED)
 
     def _read(self, before: dict[str, Any]) -> _Ahead | Literal["nothing"] | None:
-        """Read a batch. ``"nothing"`` if all its pictures are broken; None at the end."""
+        """Read a batch. Return ``"nothing"`` if all its pictures are broken, and None at the end."""
         loader, pixels = self._loader, None
         batch = loader._loader.next()
         if batch is None:
@@ -614,7 +618,7 @@ def _paths(data: Any) -> list[str]:
     paths = [data] if is_one else list(data) if hasattr(data, "__iter__") else []
     if not paths or any(not isinstance(path, (str, os.PathLike)) for path in paths):
         raise TypeError(
-            f"data is {reprlib.repr(data)}; give a folder, a list or an archive, as a text or a path, "
+            f"data is {reprlib.repr(data)}; give a folder, a list or an archive, as a string or a path, "
             "or a sequence of archives"
         )
     return [os.fspath(path) for path in paths]
@@ -641,7 +645,7 @@ def _check_decoder(decode: str, augment: Compose | None, engine_share: float) ->
 
 def _can_pin() -> bool:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    # A check simulates a GPU on the program's threads, not on those that decode.
+    # A check simulates a GPU on the program's threads, but not on those that decode.
     return cuda is not None and cuda.is_available() and not getattr(cuda, "is_simulated", False)
 
 

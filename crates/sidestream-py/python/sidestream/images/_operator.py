@@ -1,8 +1,6 @@
-"""The base of the operators: each checks and holds its arguments, as the table of the extension module
-describes them.
-
-Their classes are in ``_operators.py``, which ``python -m sidestream.images._operator FILE`` writes from that
-table.
+"""The base class of the operators. Each operator checks and holds its arguments, as the table of the
+extension module describes them. The operators' classes are in ``_operators.py``, which ``python -m
+sidestream.images._operator FILE`` writes from that table.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class Operator:
         """Take torchvision's arguments in its order, and hold them as the extension module takes them.
 
         Raises:
-            ValueError: An argument is invalid; the text names the operator and the argument.
+            ValueError: An argument is invalid; the message names the operator and the argument.
         """
         name = type(self).__name__
         self._given: dict[str, Any] = {}
@@ -39,7 +37,7 @@ class Operator:
             is_none = value is None and default == "None" and kind not in ("Padding", "Shear")
             self._given.update({argument: None} if is_none else self._held(argument, kind, value))
         if "fill" in self._given:
-            # After the others, as in the states that loaders have saved.
+            # `fill` comes after the others, as in the states that loaders have saved.
             self._given["fill"] = self._given.pop("fill")
         # Arguments that the extension does not take are attributes.
         self.__dict__.update(
@@ -56,7 +54,7 @@ class Operator:
         return f"{type(self).__name__}({', '.join(words)})"
 
     def _held(self, name: str, kind: str, value: Any) -> dict[str, Any]:
-        """Return the values that are held for an argument, by name."""
+        """Return the values that are held for an argument, by the argument's name."""
         match kind:
             case "Size" | "Places":
                 return {name: self._sides(name, value)}
@@ -142,12 +140,12 @@ class Operator:
         return self._numbers(name, value, 2, "two numbers")
 
     def _around(self, name: str, value: Any) -> tuple[float, ...]:
-        """Return two bounds: as given, or one number to both sides of 0."""
+        """Return two bounds: the given ones, or for one number the negative and the positive number."""
         if hasattr(value, "__len__"):
-            return self._numbers(name, value, 2, "a number from 0 on, or two, the lower one first")
+            return self._numbers(name, value, 2, "a non-negative number, or two numbers, the lower one first")
         most = self._number(name, value)
         if most < 0:
-            self._refuse(name, value, "a number from 0 on, or two, the lower one first")
+            self._refuse(name, value, "a non-negative number, or two numbers, the lower one first")
         return -most, most
 
     def _factors(self, name: str, value: Any) -> tuple[float, ...] | None:
@@ -184,7 +182,7 @@ class Operator:
         sides: list[Any] = [value or 0] if value is None or isinstance(value, int) else list(value)
         if len(sides) not in (1, 2, 4) or any(not hasattr(side, "__index__") or side < 0 for side in sides):
             give = (
-                "one whole number from 0 on, two (left and right, top and bottom) "
+                "one non-negative whole number, two (left and right, top and bottom) "
                 "or four (left, top, right, bottom)"
             )
             self._refuse(name, value, give)
@@ -197,14 +195,14 @@ class Operator:
         return name == "bilinear"
 
 
-#: For some counts: the least value, and what to give, for error texts. The table has the other bounds.
+#: For some counts: the minimum, and the advice for error messages. The table has the other bounds.
 _COUNTS: dict[str, tuple[int, str]] = {
     "num_ops": (0, "a number of operators"),
     "magnitude": (0, "a bin"),
     "num_magnitude_bins": (2, "a number of bins"),
 }
 
-#: The Python types of the kinds of values; kinds that are not listed are ``Any``.
+#: The Python types for the kinds of values; kinds that are not listed are ``Any``.
 _TYPES = {
     "int | Sequence[int]": ("Size", "Target", "Padding", "Places"),
     "float": ("Probability", "Share", "Positive"),
@@ -217,7 +215,7 @@ _TYPES = {
     "str": ("Constant",),
 }
 
-#: Notes on kinds that differ from torchvision.
+#: Notes on kinds that differ from torchvision's.
 _NOTES = {
     "Constant": '``padding_mode`` is ``"constant"``',
     "Three": "results have three channels",
@@ -252,7 +250,7 @@ def source() -> str:
             own = {"Dtype": "    dtype: str\n\n", "Classes": "    num_classes: int | None\n\n"}
             beside += own.get(kind, "")
         if "num_classes" in beside:
-            # As in torchvision.
+            # Keyword-only arguments, as in torchvision.
             taken.insert(1, "*")
         signature = ", ".join(taken)
         if len(signature) > 80:
