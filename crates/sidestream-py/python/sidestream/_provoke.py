@@ -1,5 +1,5 @@
-"""``provoke``: runs a function again with a delay on the device before one access of each race, so that a race
-that usually does no harm gives wrong bytes.
+"""``provoke``: runs a function again with a delay on the device before one access of each race, so that a
+race that usually does no harm gives wrong bytes.
 
 A race needs its second access to come before its first is complete. One delay on the device, enqueued right
 before the first, makes sure of that, and changes no result of a program that orders the two. What is compared
@@ -29,8 +29,8 @@ DELAY_MS = 20.0
 #: Runs before the compared ones: the allocator's cache is as it will be from the second on.
 _WARM = 2
 
-#: An operator, and the text of the innermost line of the program that called it: text, since a fix moves lines.
-#: Operators of a backward pass have no line of their own, and are known by their name alone.
+#: An operator, and the text of the innermost line of the program that called it: a fix moves line numbers.
+#: Operators of a backward pass are called by no line, and are recognized by their name alone.
 Call = tuple[str, str]
 
 
@@ -64,8 +64,8 @@ class Provocation:
             what = "not tried: no delay can come right before the first access"
         elif self.what is None:
             what = (
-                f"not reached: {self.runs} runs with a delay before the first access gave the right results, which "
-                "does not mean that it cannot happen"
+                f"not reached: {self.runs} runs with a delay before the first access gave the right results, "
+                "which does not mean that it cannot happen"
             )
         else:
             what = (
@@ -163,8 +163,8 @@ def provoke(
         seed: The seed before each call.
 
     Returns:
-        Each race with the number of wrong runs and the first wrong bytes. 0 wrong runs do not mean that a race
-        cannot happen.
+        Each race with the number of wrong runs and the first wrong bytes. 0 wrong runs do not mean that a
+        race cannot happen.
 
     Raises:
         RuntimeError: PyTorch finds no GPU, or a check is entered already.
@@ -288,7 +288,7 @@ def _cycles_per_ms() -> float:
     torch.cuda._sleep(10_000_000)
     end.record()
     end.synchronize()
-    return 10_000_000 / start.elapsed_time(end)
+    return float(10_000_000 / start.elapsed_time(end))
 
 
 @dataclass(frozen=True)
@@ -298,8 +298,9 @@ class _How:
     Attributes:
         before: The call to delay.
         waits: Whether the host waits for the device after each operator.
-        keeps: Whether a tensor that a watched operator changes in place is kept to the end and compared again:
-            an access that comes late shows only there. Kept memory is not reused, so other races do not show.
+        keeps: Whether a tensor that a watched operator changes in place is kept until the end and compared
+            again: an access that comes late shows only there. Kept memory is not reused, so races over reused
+            memory do not show.
         by_line: Whether the delay is enqueued when the line is reached, for calls that are not operators or
             come from other threads, instead of right before the operator.
     """
@@ -321,7 +322,7 @@ def _mode() -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Mode(TorchDispatchMode):
+    class Mode(TorchDispatchMode):  # type: ignore[misc]
         def __init__(self, watched: set[Call], cycles: int, how: _How) -> None:
             super().__init__()
             self.watched, self.cycles, self.how = watched, cycles, how
@@ -393,7 +394,7 @@ def _traced(mode: Any) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
 
 class _Raw:
@@ -409,8 +410,8 @@ class _Raw:
 
 
 def _poison() -> None:
-    """Overwrite the free memory of PyTorch's caches. What an earlier run left there would be the right bytes for
-    an access that comes too early.
+    """Overwrite the free memory of PyTorch's caches. What an earlier run left there would be the right bytes
+    for an access that comes too early.
     """
     import torch
 

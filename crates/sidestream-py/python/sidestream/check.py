@@ -200,8 +200,8 @@ def _parser() -> argparse.ArgumentParser:
         "--provoke",
         type=int,
         metavar="RUNS",
-        help="run the program again, RUNS times for each race with a delay on the GPU before its first access, "
-        "and compare its results",
+        help="run the program RUNS times for each race with a delay on the GPU before its first access, and "
+        "compare its results",
     )
     parser.add_argument(
         "--reduce",
