@@ -94,8 +94,7 @@ pub fn without_profiler(program: &mut Program, profiler: Profiler, share: Share)
         let work_ns = item.own_ns - item.loading_ns.min(item.own_ns);
         let left_ns = less(work_ns, by_ns);
         item.own_ns = item.loading_ns.min(item.own_ns) + left_ns;
-        // The rest of the cost of the operators, which the time before the call does not cover: operators inside the call have
-        // it.
+        // The rest of the cost of the operators, which the time before the call does not cover.
         let rest_ns = by_ns - (work_ns - left_ns).min(by_ns);
         item.call_ns = less(item.call_ns, call_ns.saturating_add(rest_ns));
         if share.is_steady {

@@ -79,7 +79,7 @@ from sidestream._program import (
     Refused as Refused,
     check_program,
 )
-from sidestream._provoke import Provocation as Provocation, Provoked as Provoked, provoke
+from sidestream._check_provoke import Provocation as Provocation, Provoked as Provoked, provoke
 from sidestream._roofline import RooflineEstimate as RooflineEstimate, roofline
 from sidestream._sidestream import (
     BatcherStatistics as BatcherStatistics,

@@ -168,7 +168,7 @@ def main(arguments: list[str]) -> int:
 
 def _provoked(program: list[str], is_module: bool, found: CheckedRun, runs: int) -> str:
     """Run the program again with delays; return what they did to its results."""
-    from sidestream._provoke import provoke, raced
+    from sidestream._check_provoke import provoke, raced
 
     def again() -> Any:
         with contextlib.suppress(SystemExit):

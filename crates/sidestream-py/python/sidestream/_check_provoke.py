@@ -187,17 +187,22 @@ def provoke(
             function()
         torch.cuda.synchronize()
         tried = raced(found.races)
+    elif isinstance(pairs, Mapping):
+        tried = dict(pairs)
     else:
-        tried = (
-            dict(pairs)
-            if isinstance(pairs, Mapping)
-            else {
-                (one, other): f"{one[0]} at `{one[1]}`, then {other[0]} at `{other[1]}`"
-                for one, other in pairs
-            }
-        )
+        tried = {
+            (one, other): f"{one[0]} at `{one[1]}`, then {other[0]} at `{other[1]}`" for one, other in pairs
+        }
+    return _provoked(function, tried, runs, int(_cycles_per_ms() * delay_ms), seed)
+
+
+def _provoked(
+    function: Callable[[], Any], tried: Mapping[tuple[Call, Call], str], runs: int, cycles: int, seed: int
+) -> Provoked:
+    """Run the function with delays of this many cycles of the clock, and compare the results."""
+    import torch
+
     watched = {call for pair in tried for call in pair}
-    cycles = int(_cycles_per_ms() * delay_ms)
 
     def run(how: _How) -> tuple[dict[Any, Any], int]:
         _seed(seed)
