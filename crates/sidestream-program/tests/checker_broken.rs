@@ -2,7 +2,7 @@
 //!
 //! The checker has no switches for this. Its input is falsified instead: a checker that is given no waits behaves
 //! like one that forgets waits. And its output is falsified: a report without its last race is that of a checker that
-//! overlooks the race. The table that this prints is in broken_checker.md.
+//! overlooks the race. The table that this prints is in broken_checker.txt.
 
 use crate::oracle::compare::{Printed, PrintedRace, faults};
 use crate::oracle::generate::{Options, random_prog};
@@ -489,7 +489,7 @@ fn a_broken_checker_is_noticed() {
     let cases: Vec<Case> = (0..PROGRAMS).filter_map(Case::of).collect();
     // `checker_oracle` tests that the unbroken checker is right.
     assert_eq!(cases.len() as u64, PROGRAMS);
-    let page = include_str!("broken_checker.md");
+    let page = include_str!("broken_checker.txt");
     let (mut unnoticed, mut unlisted) = (Vec::new(), Vec::new());
     println!("| broken | first seed | of {} programs |", cases.len());
     println!("|---|---|---|");
@@ -525,7 +525,7 @@ fn a_broken_checker_is_noticed() {
     assert!(unnoticed.is_empty(), "nothing notices {unnoticed:#?}");
     assert!(
         unlisted.is_empty(),
-        "tests/broken_checker.md lacks {unlisted:#?}"
+        "tests/broken_checker.txt lacks {unlisted:#?}"
     );
 }
 

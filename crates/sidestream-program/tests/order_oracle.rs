@@ -74,7 +74,7 @@ fn order_agrees_with_the_oracle_on_the_samples() {
     assert!(compared >= 14);
 }
 
-/// A rule book with one rule broken. broken_rules.md lists the breaks, with what noticed them.
+/// A rule book with one rule broken. broken_rules.txt lists the breaks, with what noticed them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Break {
     Nothing,
@@ -215,7 +215,7 @@ const BREAKS: &[Break] = &[
 
 #[test]
 fn a_broken_rule_is_noticed() {
-    let page = include_str!("broken_rules.md");
+    let page = include_str!("broken_rules.txt");
     let (mut unnoticed, mut unlisted, mut needed) = (Vec::new(), Vec::new(), 0);
     for &broken in BREAKS {
         let mut differences =
@@ -239,7 +239,7 @@ fn a_broken_rule_is_noticed() {
     assert!(unnoticed.is_empty(), "nothing notices {unnoticed:?}");
     assert!(
         unlisted.is_empty(),
-        "tests/broken_rules.md lacks {unlisted:#?}"
+        "tests/broken_rules.txt lacks {unlisted:#?}"
     );
 }
 

@@ -1,4 +1,4 @@
-"""``provoke`` without a GPU: what it refuses, and what it writes. With one, ``benches/provoke_gpu.py`` runs it."""
+"""``provoke`` without a GPU: what it refuses, and what it writes. ``benches/provoke_gpu.py`` needs one."""
 
 from __future__ import annotations
 

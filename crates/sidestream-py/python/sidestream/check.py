@@ -68,12 +68,8 @@ def main(arguments: list[str]) -> int:
         parser.error("--require-gpu needs a GPU, and --simulate simulates one; give one of the two")
     if given.require_gpu and not _has_gpu():
         parser.error("--require-gpu: PyTorch finds no GPU here")
-    if given.provoke is not None and (given.simulate or given.provoke < 1):
-        parser.error(
-            "--provoke delays work on a GPU, and --simulate has none; give one of the two"
-            if given.simulate
-            else f"--provoke {given.provoke}: give a number of runs, 1 or more"
-        )
+    if given.provoke is not None:
+        _refuse_provoke(parser, given)
     devices = 1 if given.devices is None else given.devices
     if not 1 <= devices <= MOST_DEVICES:
         parser.error(f"--devices {devices}: give a number from 1 to {MOST_DEVICES}")
@@ -178,6 +174,13 @@ def _provoked(program: list[str], is_module: bool, found: CheckedRun, runs: int)
         return str(provoke(again, pairs=raced(found.races), runs=runs))
     except Exception as error:
         return f"--provoke: the program cannot be run again: {type(error).__name__}: {error}"
+
+
+def _refuse_provoke(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    if given.simulate:
+        parser.error("--provoke delays work on a GPU, and --simulate has none; give one of the two")
+    if given.provoke < 1:
+        parser.error(f"--provoke {given.provoke}: give a number of runs, 1 or more")
 
 
 def _parser() -> argparse.ArgumentParser:
