@@ -443,7 +443,7 @@ class CheckedRun(Result):
         for mend in found.mends:
             # Operators of one line that do the same are shown once.
             shown = dict.fromkeys(found.races[at]._short() for at in mend.races)
-            lines = [mend._line(), *list(shown)[:_SHOWN]]
+            lines = [mend._line(found.races), *list(shown)[:_SHOWN]]
             if len(shown) > _SHOWN:
                 lines.append(f"  and {len(shown) - _SHOWN} more, which `races` and the report as JSON list")
             if fix := next(

@@ -4,7 +4,7 @@ streams.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
@@ -165,14 +165,16 @@ class Mend:
     first: int
     races: tuple[int, ...]
 
-    def _line(self) -> str:
+    def _line(self, races: Sequence[CheckedRace]) -> str:
         many = len(self.races)
         what = f"by `{self.call}`" if many == 1 else f"these {many} by one `{self.call}`"
         if self.place is None:
             return what
         at = _check_fix.line(self.place)
         if self.kind == "record_stream":
-            return f"{what} after {at}, where x is the tensor that is used there"
+            return f"{what} after {at}, where x is {_check_fix.used(races[self.first])}"
+        if _check_fix.is_within(races[self.first].first.stack, self.place):
+            return f"{what} within {at}, between the two accesses: split the statement"
         return f"{what} before {at}"
 
 
@@ -360,14 +362,15 @@ def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
 
 def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRace, ...]) -> tuple[Mend, ...]:
     """Return the calls with the names that are valid at their lines, one for each line: a loop has several
-    operators there, or makes new streams in each step.
+    operators there, or makes new streams in each step. ``record_stream`` is one for each tensor: the same
+    tensor of another step has the same races.
     """
-    mends: dict[tuple[str, Place | int], Mend] = {}
+    mends: dict[tuple[str, Place | int, int | None], Mend] = {}
     for number, value in enumerate(values):
         place = None if value["at"] is None else _check_fix.own(places(value["at"]))
         call = _check_fix.call_by(races[value["first"]].names, value["kind"]) or value["call"]
         mend = Mend(call, value["kind"], place, value["first"], tuple(value["races"]))
-        at = (mend.call, place or number)
+        at = (mend.call, place or number, min(mend.races) if mend.kind == "record_stream" else None)
         known = mends.setdefault(at, mend)
         if known is not mend:
             mends[at] = replace(
