@@ -109,6 +109,8 @@ def test_some_steps_only() -> None:
             heard.append(found.operations)
     assert heard[0] == 0 < heard[2] < heard[3] == heard[5]
     assert steps.made == 6 and "nothing was checked" not in str(found)
+    assert str(found).startswith(f"no race in {found.operations} operations of steps 2 to 3")
+    assert [Steps(1, 2).shown, Steps(3, sys.maxsize).shown] == ["step 1", "the steps from 3 on"]
     with checking(pretend=True, steps=Steps(9, 10)) as found:
         optimizers[0].step()
     assert "nothing was checked, since the program made 1 step" in str(found)

@@ -93,7 +93,8 @@ def test_races_that_one_call_fixes_are_one_entry(tmp_path: Path, monkeypatch: py
     )
     assert waits[2] == "    first:  add_ on side at loop.py:9: buffers[step % 2].add_(1)"
     assert waits[3] == "    second: mul on default at loop.py:11: buffers[step % 2] * 2"
-    assert "streams: side = 0x100 on cuda:0" in text
+    # Handles help where a name is not the program's own.
+    assert "streams: " not in text
     # No pair is reported in more than three lines, and each call and each pair once.
     assert len(text.splitlines()) <= 6 + 2 * len(found.mends) + 3 * len(found.races)
     assert found.to_dict()["mends"][0]["races"] == list(found.mends[0].races)

@@ -384,6 +384,7 @@ def test_a_check_that_ended_early_is_not_clean_and_says_why() -> None:
         torch.ones(3).add_(1)
     assert not found.is_clean and found.races == ()
     assert "would take more than 0 bytes of memory; allow more" in str(found)
+    assert str(found).startswith("the check ended early, with no race until then; the program made ")
     assert "nothing ran on a GPU" not in str(found)
     with checking() as found:
         pass

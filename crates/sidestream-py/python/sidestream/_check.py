@@ -419,10 +419,14 @@ class CheckedRun(Result):
         if certain < count:
             races += " and 1 warning" if count - certain == 1 else f" and {count - certain} warnings"
         operations = "1 operation" if found.operations == 1 else f"{found.operations:,} operations"
-        parts = [f"{races} in {operations}"]
+        if self._steps is not None:
+            operations += f" of {self._steps.shown}"
         if self._simulation is not None:
             devices = len(self._simulation.devices)
-            parts[0] += " on a simulated GPU" if devices == 1 else f" on {devices} simulated GPUs"
+            operations += " on a simulated GPU" if devices == 1 else f" on {devices} simulated GPUs"
+        parts = [f"{races} in {operations}"]
+        if found.ended is not None:
+            parts = [f"the check ended early, with {races} until then; the program made {operations}"]
         if self._steps is not None and self._steps.made <= self._steps.first and not found.operations:
             parts[0] += f": nothing was checked, since the program made {self._steps.made} step" + (
                 "" if self._steps.made == 1 else "s"

@@ -244,11 +244,11 @@ class HostAccesses:
 
     def __str__(self) -> str:
         parts = []
-        if self.bytes:
+        if self.compared_bytes or self.unwatched_bytes:
             watched = (
                 (self.guarded_bytes, "watched for the host's loads and stores"),
-                (self.compared_bytes, "watched for stores alone"),
-                (self.unwatched_bytes, "not watched"),
+                (self.compared_bytes, "watched for stores of other values alone, so that no load is found"),
+                (self.unwatched_bytes, "not watched, so that neither is found"),
             )
             shares = [f"{100 * part / self.bytes:.1f} % {how}" for part, how in watched if part]
             parts.append(
@@ -331,9 +331,13 @@ def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
 
 
 def named(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> list[str]:
-    """Return which stream each name of the report means. Where a race was found and the program calls the
-    stream otherwise, its name is added.
+    """Return which stream each name of the report means, if a name in it is not the program's own. Where a
+    race was found and the program calls the stream otherwise, its name is added.
     """
+    own = {"host", *(name for race in races for name in race.names)}
+    sides = (side.stream for race in races for side in (race.first, race.second))
+    if all(name in own or name.startswith("default") for name in sides):
+        return []
     known: dict[str, str] = {}
     for race in races:
         for name, side in zip(race.names, (race.first, race.second), strict=True):
