@@ -133,6 +133,7 @@ def test_a_loop_of_ones_own_is_measured() -> None:
         and set(result.loop_ns) == {"pageable", "pinned", "prefetch"}
     )
     assert result.limit_ns >= result.step_ns and result.to_dict()["schema"] == "sidestream.overlap.loop/1"
+    assert result.verdict == "No verdict: times are the processor's: the simulated GPU has none."
     assert "GB/s" in str(result) and "<- best" in str(result) and "<svg" in result._repr_html_()
     with pytest.raises(ValueError, match="measures on a GPU of PyTorch, and there is none here"):
         sidestream.overlap(train, batches)
