@@ -210,6 +210,17 @@ def test_the_fixture(tmp_path: Path) -> None:
     again = tested("--sidestream-suppress", "known.txt")
     assert "3 passed in" in again, again
     assert "nothing of this test ran on a GPU" in tested("--sidestream-require-gpu", "-k", "clean")
+    (tmp_path / "test_library.py").write_text(
+        "def test_on_a_gpu(sidestream_check):\n"
+        "    import torch\n"
+        "    assert torch.ones(2, device='cuda').sum() == 2 and sidestream_check.operations\n"
+    )
+    none = "PyTorch finds no GPU here; with --sidestream-simulate the tests have a simulated one.\n"
+    out = tested()
+    assert "1 failed in" in out and none in out, out
+    out = tested("--sidestream-simulate")
+    assert "1 passed in" in out, out
+    assert "1 passed in" in tested("-o", "sidestream_simulate=true")
 
 
 def test_a_file_of_suppressions(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ def check(
             train_one_epoch()
         print(found)
 
+    An ``assert`` in a test shows the report with ``assert found.is_clean, str(found)``.
+
     Args:
         on_race: ``"report"`` keeps races for the report. ``"raise"`` raises a ``RaceError`` from the operator
             that is the second of a race, after it was launched; a race that is only a warning does not raise.
