@@ -81,6 +81,13 @@ def test_a_suppression_needs_a_place_and_a_reason(line: str, why: str, tmp_path:
     assert ran.returncode == 2 and why in ran.stderr
 
 
+def test_a_file_of_suppressions_that_is_no_text_is_named(tmp_path: Path) -> None:
+    known = tmp_path / "known.txt"
+    known.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="known.txt is not UTF-8 text: invalid start byte"):
+        suppressions(known)
+
+
 def test_a_call_that_fixes_a_suppressed_race_and_others_stays() -> None:
     def program(run: Any) -> None:
         run.operator("one", [], [(4096, 8), (8192, 8)], 0x100)

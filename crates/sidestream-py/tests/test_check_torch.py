@@ -443,7 +443,9 @@ def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) 
     ("arguments", "why"),
     [
         (["-m", "nopkg.at_all"], "there is no module nopkg.at_all"),
-        (["--memory", "-5", "train.py"], "--memory -5: give a number of bytes, 0 or more"),
+        (["--memory", "-5", "train.py"], "--memory: -5: give a number of bytes, 0 or more"),
+        (["--memory", "lots", "train.py"], "--memory: lots: give a number of bytes, 0 or more, such as"),
+        (["--suppress", "nowhere", "train.py"], "--suppress nowhere: No such file or directory"),
     ],
 )
 def test_wrong_arguments_do_not_count_as_races(arguments: list[str], why: str) -> None:
