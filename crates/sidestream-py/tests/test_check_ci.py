@@ -81,6 +81,13 @@ def test_a_suppression_needs_a_place_and_a_reason(line: str, why: str, tmp_path:
     assert ran.returncode == 2 and why in ran.stderr
 
 
+def test_a_file_of_suppressions_that_is_no_text_is_named(tmp_path: Path) -> None:
+    known = tmp_path / "known.txt"
+    known.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="known.txt is not UTF-8 text: invalid start byte"):
+        suppressions(known)
+
+
 def test_a_call_that_fixes_a_suppressed_race_and_others_stays() -> None:
     def program(run: Any) -> None:
         run.operator("one", [], [(4096, 8), (8192, 8)], 0x100)
@@ -109,6 +116,8 @@ def test_some_steps_only() -> None:
             heard.append(found.operations)
     assert heard[0] == 0 < heard[2] < heard[3] == heard[5]
     assert steps.made == 6 and "nothing was checked" not in str(found)
+    assert str(found).startswith(f"no race in {found.operations} operations of steps 2 to 3")
+    assert [Steps(1, 2).shown, Steps(3, sys.maxsize).shown] == ["step 1", "the steps from 3 on"]
     with checking(pretend=True, steps=Steps(9, 10)) as found:
         optimizers[0].step()
     assert "nothing was checked, since the program made 1 step" in str(found)
@@ -208,6 +217,17 @@ def test_the_fixture(tmp_path: Path) -> None:
     again = tested("--sidestream-suppress", "known.txt")
     assert "3 passed in" in again, again
     assert "this test ran nothing on a GPU" in tested("--sidestream-require-gpu", "-k", "clean")
+    (tmp_path / "test_library.py").write_text(
+        "def test_on_a_gpu(sidestream_check):\n"
+        "    import torch\n"
+        "    assert torch.ones(2, device='cuda').sum() == 2 and sidestream_check.operations\n"
+    )
+    none = "PyTorch finds no GPU here; with --sidestream-simulate the tests have a simulated one.\n"
+    out = tested()
+    assert "1 failed in" in out and none in out, out
+    out = tested("--sidestream-simulate")
+    assert "1 passed in" in out, out
+    assert "1 passed in" in tested("-o", "sidestream_simulate=true")
 
 
 def test_a_file_of_suppressions(tmp_path: Path) -> None:

@@ -120,6 +120,23 @@ def test_tensors_say_where_they_are(found: sidestream.CheckedRun) -> None:
         assert torch.ones(2).is_cuda and torch.tensor(1.0).is_cuda
 
 
+def test_no_verdict_is_made_of_the_processors_times(silent: sidestream.CheckedRun) -> None:
+    why = "times are the processor's: the simulated GPU has none"
+    x = torch.ones(64, 64, device="cuda")
+    measured = sidestream.benchmark(torch.mm, x, x, repeat=2, flops=2 * 64**3)
+    assert measured.roofline is None and not measured.is_launch_bound and why in str(measured)
+    compared = sidestream.compare(lambda: x @ x, lambda: x @ x @ x @ x, seconds=0.2)
+    assert compared.verdict == "unknown"
+    assert str(compared).startswith(f"cannot tell which is faster: {why}\n")
+    swept = sidestream.Pipeline.sweep(
+        [torch.relu, torch.exp], lambda size: torch.ones(size), sizes=(4,), measure=1
+    )
+    pipe = sidestream.Pipeline([torch.relu, torch.exp])
+    assert len(list(pipe([torch.ones(4)] * 3))) == 3 and why in pipe.choice.notes
+    (row,) = swept.rows
+    assert row.gain is None and row.verdict == f"no figures: {why}" and silent.operations
+
+
 def test_models_are_copied_saved_and_loaded_with_their_device(found: sidestream.CheckedRun) -> None:
     model = torch.nn.Linear(3, 2).cuda()
     assert all(value.is_cuda for value in copy.deepcopy(model).state_dict().values())

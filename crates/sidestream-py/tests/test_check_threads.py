@@ -396,4 +396,5 @@ def test_the_documentation_and_the_help_list_what_is_observed() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "sidestream.check", "--help"], capture_output=True, text=True, check=True
     )
-    assert _check_threads.HEARD in " ".join(ran.stdout.split())
+    told = " ".join(ran.stdout.split())
+    assert _check_threads.HEARD in told and "Exit codes: 1 a race, or the check ended early; 2" in told

@@ -387,6 +387,7 @@ def test_a_check_that_ended_early_is_not_clean_and_says_why() -> None:
         torch.ones(3).add_(1)
     assert not found.is_clean and found.races == ()
     assert "would take more than 0 bytes of memory; allow more" in str(found)
+    assert str(found).startswith("the check ended early, with no race until then; the program made ")
     assert "nothing ran on a GPU" not in str(found)
     with checking() as found:
         pass
@@ -445,7 +446,9 @@ def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) 
     ("arguments", "why"),
     [
         (["-m", "nopkg.at_all"], "there is no module nopkg.at_all"),
-        (["--memory", "-5", "train.py"], "--memory -5: give a number of bytes, 0 or more"),
+        (["--memory", "-5", "train.py"], "--memory: -5: give a number of bytes, 0 or more"),
+        (["--memory", "lots", "train.py"], "--memory: lots: give a number of bytes, 0 or more, such as"),
+        (["--suppress", "nowhere", "train.py"], "--suppress nowhere: No such file or directory"),
     ],
 )
 def test_wrong_arguments_do_not_count_as_races(arguments: list[str], why: str) -> None:

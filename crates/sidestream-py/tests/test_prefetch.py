@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -400,6 +401,12 @@ def test_batches_can_be_taken_on_a_stream_that_is_named() -> None:
             TypeError,
             r"loader is one dict, whose keys would be the items; give \[loader\] if it is one item",
         ),
+        (
+            lambda: prefetch("data/train", "cpu"),
+            TypeError,
+            "loader is the text 'data/train', whose characters would be the items",
+        ),
+        (lambda: prefetch("cpu", [1]), TypeError, r"swapped; give prefetch\(loader, device\)"),
         (lambda: prefetch([], "sim:none"), sidestream.DeviceError, "sim:none"),
         (lambda: prefetch([], "cpu", stream=1), ValueError, "the CPU has no streams"),
         (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),
@@ -410,6 +417,18 @@ def test_an_argument_that_means_nothing_is_refused(
 ) -> None:
     with pytest.raises(error, match=why):
         make()
+
+
+def test_a_second_iteration_over_what_is_used_up_warns() -> None:
+    batches = prefetch(iter([1, 2]), "cpu")
+    assert list(batches) == [1, 2]
+    with pytest.warns(UserWarning, match="loader is a list_iterator, which an earlier iteration used up"):
+        assert list(batches) == []
+    loaders: tuple[Any, ...] = (iter([]), [1, 2])
+    for loader in loaders:
+        with warnings.catch_warnings(), prefetch(loader, "cpu") as again:
+            warnings.simplefilter("error")
+            assert list(again) == list(again)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def positive(name: str, value: Any, give: str) -> float:
 
 def items(name: str, value: Any) -> None:
     """Refuse a value that cannot be iterated over, or whose items are probably not meant: a single tensor,
-    whose rows would be the items, a dictionary, or a model.
+    whose rows would be the items, a string, a dictionary, or a model.
 
     Raises:
         TypeError: The value is one of these.
@@ -59,6 +59,11 @@ def items(name: str, value: Any) -> None:
         raise TypeError(
             f"{name} is one {kind.__name__} of shape {tuple(value.shape)}; give [{name}] if it is one item, "
             f"or iter({name}) if its rows are"
+        )
+    if isinstance(value, (str, bytes)):
+        raise TypeError(
+            f"{name} is the text {reprlib.repr(value)}, whose characters would be the items; give what they "
+            "come from, such as a DataLoader"
         )
     if isinstance(value, Mapping):
         raise TypeError(

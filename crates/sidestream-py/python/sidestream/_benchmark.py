@@ -15,7 +15,7 @@ from typing import Any
 from sidestream import _far_off, _sidestream
 from sidestream import _units as units
 from sidestream._arguments import positive, whole
-from sidestream._devices import device_name, of_torch, on_torch
+from sidestream._devices import SIMULATED_TIMES, device_name, has_no_times, of_torch, on_torch
 from sidestream._leaves import name_of
 from sidestream._results import Result
 from sidestream._system import preemptions as _preemptions
@@ -120,7 +120,8 @@ def benchmark(
     with without_collector():
         taken = _on_processor(call, args, repeat) if cuda is None else _on_device(cuda, call, args, repeat)
     name = getattr(fn, "__name__", None) or type(fn).__name__
-    roofline = _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops, dtype)
+    is_simulated = has_no_times(taken.device_name)
+    roofline = None if is_simulated else _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops, dtype)
     far_off: tuple[str, ...] = ()
     if cuda is not None and roofline is not None and roofline.share < _far_off.FAR:
         torch: Any = sys.modules["torch"]
@@ -135,7 +136,9 @@ def benchmark(
         host_samples_ns=tuple(taken.host_ns),
         includes_host=taken.includes_host,
         roofline=roofline,
-        roofline_unknown=_why_no_roofline(taken, roofline, flops, bytes, dtype),
+        roofline_unknown=(
+            SIMULATED_TIMES if is_simulated else _why_no_roofline(taken, roofline, flops, bytes, dtype)
+        ),
         far_off=far_off,
     )
 
@@ -180,7 +183,8 @@ class Benchmark(Result):
         includes_host: Whether the device's time contains the host's: the function waits for the device,
             submits more than the driver queues, or takes the host too long to hold the device back.
         roofline: The minimum time for the stated work, if the device's peaks are known.
-        roofline_unknown: The reason if there is no roofline although work was stated.
+        roofline_unknown: The reason if there is no roofline although work was stated; or where ``check``
+            simulates the GPU, that the times are not those of a GPU.
         far_off: If less than half of the roofline was reached, sentences on the launch of the longest
             kernel, from one call under PyTorch's profiler.
     """
@@ -219,7 +223,8 @@ class Benchmark(Result):
     @property
     def is_launch_bound(self) -> bool:
         """Whether the host takes longer to submit a call than the device to run it."""
-        return self.device != "cpu" and not self.includes_host and self.host_ns > self.median_ns
+        has_times = self.device != "cpu" and not has_no_times(self.device_name)
+        return has_times and not self.includes_host and self.host_ns > self.median_ns
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as new dictionaries and lists, of the schema ``sidestream.benchmark/1``."""

@@ -73,6 +73,8 @@ def check(
             train_one_epoch()
         print(found)
 
+    An ``assert`` in a test shows the report with ``assert found.is_clean, str(found)``.
+
     Args:
         on_race: ``"report"`` keeps races for the report. ``"raise"`` raises a ``RaceError`` from the operator
             that makes the second access of a race, after its launch; a race that is only a warning does not
@@ -422,10 +424,14 @@ class CheckedRun(Result):
         if certain < count:
             races += " and 1 warning" if count - certain == 1 else f" and {count - certain} warnings"
         operations = "1 operation" if found.operations == 1 else f"{found.operations:,} operations"
-        parts = [f"{races} in {operations}"]
+        if self._steps is not None:
+            operations += f" of {self._steps.shown}"
         if self._simulation is not None:
             devices = len(self._simulation.devices)
-            parts[0] += " on a simulated GPU" if devices == 1 else f" on {devices} simulated GPUs"
+            operations += " on a simulated GPU" if devices == 1 else f" on {devices} simulated GPUs"
+        parts = [f"{races} in {operations}"]
+        if found.ended is not None:
+            parts = [f"the check ended early, with {races} until then; the program made {operations}"]
         if self._steps is not None and self._steps.made <= self._steps.first and not found.operations:
             parts[0] += f": nothing was checked, since the program made {self._steps.made} step" + (
                 "" if self._steps.made == 1 else "s"
@@ -446,7 +452,7 @@ class CheckedRun(Result):
         for mend in found.mends:
             # Operators of one line whose races look alike are shown once.
             shown = dict.fromkeys(found.races[at]._short() for at in mend.races)
-            lines = [mend._line(), *list(shown)[:_SHOWN]]
+            lines = [mend._line(found.races), *list(shown)[:_SHOWN]]
             if len(shown) > _SHOWN:
                 lines.append(f"  and {len(shown) - _SHOWN} more, listed in `races` and in the JSON report")
             if fix := next(

@@ -137,7 +137,7 @@ def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
         try:
             file, (line, column), call = _placed(mend, races[mend.first])
         except _Unplaced as why:
-            at = f" at {mend.place.file}:{mend.place.line}" if mend.place else ""
+            at = f" at {shown(mend.place.file)}:{mend.place.line}" if mend.place else ""
             notes.append(f"# not placed: {mend.call}{at}: {why}\n")
             continue
         in_loop = mend.kind == "sync" and not column and _is_in_loop(file, line)
@@ -194,7 +194,7 @@ def _placed(mend: Mend, race: CheckedRace) -> tuple[str, tuple[int, int], str]:
     """
     if mend.kind == "record_stream":
         raise _Unplaced(
-            "the check does not know which variable holds the tensor; the call belongs before its last "
+            f"the check does not know which variable holds {used(race)}; the call belongs before its last "
             "reference dies"
         )
     if mend.call == "work.wait()":
@@ -206,7 +206,35 @@ def _placed(mend: Mend, race: CheckedRace) -> tuple[str, tuple[int, int], str]:
         raise _Unplaced("no variable there holds the streams")
     if own(race.first.stack) == mend.place:
         raise _Unplaced("both accesses come from this line")
+    if is_within(race.first.stack, mend.place):
+        raise _Unplaced(
+            "the first access comes from this statement, too, and a call before it would be too early; split "
+            "the statement, and put the call between the two accesses"
+        )
     return mend.place.file, _start(mend.place), call
+
+
+def used(race: CheckedRace) -> str:
+    """Return which tensor needs ``record_stream``, by what uses it."""
+    by = printable(race.first.operator)
+    return f"the tensor that {by} uses there" if by else "the tensor that is used there"
+
+
+def is_within(stack: Sequence[Place], place: Place) -> bool:
+    """Return whether the innermost call of a stack comes from a function that the statement at a place calls.
+    """
+    if own(stack) == place:
+        return False
+    lines = {one.line for one in stack if (one.file, one.function) == (place.file, place.function)}
+    if not lines or place.line in lines:
+        return bool(lines)
+    try:
+        statement = _statement(place)[1]
+    except _Unplaced:
+        return False
+    body = getattr(statement, "body", None)
+    end = body[0].lineno - 1 if body else statement.end_lineno or 0
+    return any(statement.lineno <= line <= end for line in lines)
 
 
 def _is_in_loop(file: str, line: int) -> bool:
@@ -267,10 +295,8 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
                 yield block
 
 
-def _start(place: Place) -> tuple[int, int]:
-    """Return the first line of the statement before which the call can be inserted, and the column if the
-    statement begins within the line.
-    """
+def _statement(place: Place) -> tuple[str, ast.stmt]:
+    """Return the text of the file, and the statement before which a call for this line belongs."""
     try:
         source = Path(place.file).read_text(encoding="utf-8")
         tree = ast.parse(source)
@@ -287,7 +313,14 @@ def _start(place: Place) -> tuple[int, int]:
     # If several statements share a line, the call goes before the first: it is not known which of them made
     # the access.
     block = next(block for block in _blocks(tree) if statement in block)
-    statement = next(each for each in block if each.lineno == statement.lineno)
+    return source, next(each for each in block if each.lineno == statement.lineno)
+
+
+def _start(place: Place) -> tuple[int, int]:
+    """Return the first line of the statement, if a call can be inserted before it, and the column if it
+    begins within the line.
+    """
+    source, statement = _statement(place)
     text = source.splitlines()[statement.lineno - 1]
     before = text.encode()[: statement.col_offset].decode()
     is_header = isinstance(statement, (ast.With, ast.If)) or not hasattr(statement, "body")

@@ -49,6 +49,14 @@ class Steps:
     last: int
     made: int = 0
 
+    @property
+    def shown(self) -> str:
+        """Which steps are checked, in words."""
+        if self.last == sys.maxsize:
+            return f"the steps from {self.first} on"
+        last = self.last - 1
+        return f"step {last}" if last == self.first else f"steps {self.first} to {last}"
+
 
 @contextlib.contextmanager
 def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:

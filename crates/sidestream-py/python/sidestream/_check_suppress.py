@@ -46,11 +46,16 @@ def suppressions(path: str | os.PathLike[str]) -> tuple[Suppression, ...]:
     with ``#`` are ignored.
 
     Raises:
-        ValueError: A line is not a suppression; the message has its number.
+        ValueError: A line is not a suppression, and the message has its number; or the file is not UTF-8
+            text.
         OSError: The file cannot be read.
     """
     found = []
-    for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{os.fspath(path)} is not UTF-8 text: {error.reason}") from None
+    for number, text in enumerate(lines, 1):
         if not text.strip() or text.lstrip().startswith("#"):
             continue
         parts = re.fullmatch(r"\s*(?:\./)?(.+?):(\d+)(?:\s+(.*\S))?\s*", text)

@@ -4,7 +4,7 @@ streams.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
@@ -165,14 +165,16 @@ class Mend:
     first: int
     races: tuple[int, ...]
 
-    def _line(self) -> str:
+    def _line(self, races: Sequence[CheckedRace]) -> str:
         many = len(self.races)
         what = f"by `{self.call}`" if many == 1 else f"these {many} by one `{self.call}`"
         if self.place is None:
             return what
         at = _check_fix.line(self.place)
         if self.kind == "record_stream":
-            return f"{what} after {at}, where x is the tensor that is used there"
+            return f"{what} after {at}, where x is {_check_fix.used(races[self.first])}"
+        if _check_fix.is_within(races[self.first].first.stack, self.place):
+            return f"{what} within {at}, between the two accesses: split the statement"
         return f"{what} before {at}"
 
 
@@ -242,11 +244,11 @@ class HostAccesses:
 
     def __str__(self) -> str:
         parts = []
-        if self.bytes:
+        if self.compared_bytes or self.unwatched_bytes:
             watched = (
                 (self.guarded_bytes, "watched for the host's loads and stores"),
-                (self.compared_bytes, "watched for stores alone"),
-                (self.unwatched_bytes, "not watched"),
+                (self.compared_bytes, "watched for stores of other values alone, so that no load is found"),
+                (self.unwatched_bytes, "not watched, so that neither is found"),
             )
             shares = [f"{100 * part / self.bytes:.1f} % {how}" for part, how in watched if part]
             parts.append(
@@ -331,9 +333,13 @@ def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
 
 
 def named(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> list[str]:
-    """Return for each name of the report the stream that it means. If the program has another name for a
-    stream where a race was found, that name is added.
+    """Return for each name of the report the stream that it means, if a name in it is not the program's own.
+    If the program has another name for a stream where a race was found, that name is added.
     """
+    own = {"host", *(name for race in races for name in race.names)}
+    sides = (side.stream for race in races for side in (race.first, race.second))
+    if all(name in own or name.startswith("default") for name in sides):
+        return []
     known: dict[str, str] = {}
     for race in races:
         for name, side in zip(race.names, (race.first, race.second), strict=True):
@@ -362,14 +368,15 @@ def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
 
 def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRace, ...]) -> tuple[Mend, ...]:
     """Return the calls with the names that are valid at their lines, one for each line: a loop may run
-    several operators at a line, or create new streams in each step.
+    several operators at a line, or create new streams in each step. ``record_stream`` is one for each tensor:
+    the same tensor in another step has the same races.
     """
-    mends: dict[tuple[str, Place | int], Mend] = {}
+    mends: dict[tuple[str, Place | int, int | None], Mend] = {}
     for number, value in enumerate(values):
         place = None if value["at"] is None else _check_fix.own(places(value["at"]))
         call = _check_fix.call_by(races[value["first"]].names, value["kind"]) or value["call"]
         mend = Mend(call, value["kind"], place, value["first"], tuple(value["races"]))
-        at = (mend.call, place or number)
+        at = (mend.call, place or number, min(mend.races) if mend.kind == "record_stream" else None)
         known = mends.setdefault(at, mend)
         if known is not mend:
             mends[at] = replace(

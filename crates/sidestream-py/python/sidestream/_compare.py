@@ -11,6 +11,7 @@ from typing import Any
 from sidestream import _benchmark as benchmark
 from sidestream import _units as units
 from sidestream._arguments import positive, truth, whole
+from sidestream._devices import SIMULATED_TIMES, has_no_times
 from sidestream._moves import Moved, moved
 from sidestream._results import Result
 
@@ -114,7 +115,7 @@ def compare(
             if judged(low, high) is not None or spent_ns >= 1e9 * seconds:
                 break
     ratio = benchmark.quantile([other / one for one, other in groups], 0.5)
-    verdict = judged(low, high)
+    verdict = None if has_no_times(taken.device_name) else judged(low, high)
     return Comparison(
         names=names,
         device=taken.device,
@@ -167,7 +168,7 @@ class Comparison(Result):
         device: ``cuda:0``, or ``cpu``.
         device_name: The vendor's name of the device.
         verdict: ``different`` (the whole interval lies beyond 0.5 %), ``equal`` (it lies within 3 %), or
-            ``unknown``.
+            ``unknown``; always ``unknown`` where ``check`` simulates the GPU.
         ratio: The second function's time divided by the first one's, in the median.
         interval: The bounds of the ratio.
         smallest: The smallest difference that would have been seen, as a share of the time.
@@ -219,6 +220,8 @@ class Comparison(Result):
             yield times
         elif self.verdict == "equal":
             yield f"equal within 3 %: {times}"
+        elif has_no_times(self.device_name):
+            yield f"cannot tell which is faster: {SIMULATED_TIMES}"
         elif high < math.inf:
             yield (
                 f"cannot tell which is faster: {times}; a difference of {100 * self.smallest:.1f} % would "

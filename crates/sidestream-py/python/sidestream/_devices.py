@@ -48,6 +48,15 @@ def device_name(device: Any) -> str:
     return "cpu" if is_of("cpu", name) else name
 
 
+#: What times measured on a device of a simulation by ``check`` are.
+SIMULATED_TIMES = "times are the processor's: the simulated GPU has none"
+
+
+def has_no_times(device_name: str) -> bool:
+    """Return whether the GPU of this name is one that ``check`` simulates, by its name as PyTorch has it."""
+    return "(simulated)" in device_name
+
+
 @dataclass(frozen=True)
 class Caps:
     """What a device can do.

@@ -13,6 +13,7 @@ from typing import Any
 from sidestream import _tree
 from sidestream import _units as units
 from sidestream._arguments import items
+from sidestream._devices import SIMULATED_TIMES, has_no_times
 from sidestream._prefetch import prefetch
 from sidestream._results import Result
 
@@ -158,6 +159,8 @@ class LoopOverlap(Result):
     @property
     def verdict(self) -> str:
         """Whether the loop is worth changing, in a sentence or two."""
+        if has_no_times(self.device_name):
+            return f"No verdict: {SIMULATED_TIMES}."
         before, pinned, ahead = (self.loop_ns[form] for form in ("pageable", "pinned", "prefetch"))
         by = "the step" if self.step_ns >= self.upload_ns["pinned"] else "the uploads"
         best = min(pinned, ahead)

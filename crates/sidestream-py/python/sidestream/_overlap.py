@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,8 +75,8 @@ def overlap(
             Choose it so that the kernel's time in the result is that of your kernel.
         kernel_ms: Milliseconds of kernels for a batch of your own job, instead of ``batch`` and ``work``;
             simulated devices only.
-        upload_ms: Milliseconds of its upload from pinned memory; by default there is no upload.
-        download_ms: Milliseconds of its download; by default there is no download.
+        upload_ms: Milliseconds of its upload from pinned memory; by default, and with 0, there is no upload.
+        download_ms: Milliseconds of its download; by default, and with 0, there is no download.
         download: Whether the results of ``batch`` and ``work`` are copied back.
         streams: Maximum number of streams of an arrangement, from 4 to 16.
         rounds: Number of times that each loop of ``overlap(step, batches)`` is measured.
@@ -114,13 +115,18 @@ def overlap(
             ("work", str(whole("work", work, 1, "the multiplications and additions per four bytes")))
         )
     for name, ms in (("kernel-ms", kernel_ms), ("upload-ms", upload_ms), ("download-ms", download_ms)):
-        if ms is not None:
+        if ms is not None and (ms != 0 or name == "kernel-ms" or isinstance(ms, bool)):
             options.append((name, repr(positive(name.replace("-", "_"), ms, "the milliseconds of a batch"))))
     if not truth("download", download):
         options.append(("no-download", ""))
     if streams != 4:
         options.append(("streams", str(whole("streams", streams, 4, "the most streams to compare"))))
-    return Overlap(*_sidestream.said("overlap", where, options))
+    try:
+        return Overlap(*_sidestream.said("overlap", where, options))
+    except ValueError as error:
+        # The command's text has its options, such as --upload-ms.
+        text = re.sub("--(kernel|upload|download)-ms", r"\1_ms", str(error))
+        raise ValueError(text) from None
 
 
 @dataclass(frozen=True)

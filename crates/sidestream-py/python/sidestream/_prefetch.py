@@ -127,9 +127,9 @@ def prefetch(
         A ``Prefetcher``, which can be iterated once for each epoch and has ``statistics``.
 
     Raises:
-        TypeError: ``loader`` cannot be iterated over, or is one tensor, a dictionary or a model; ``device``
-            names no device; or an argument has the wrong type. While iterating: a batch holds a sparse,
-            nested or quantized tensor, or a type that GPUs lack; the message says where in the batch.
+        TypeError: ``loader`` cannot be iterated over, or is one tensor, a string, a dictionary or a model;
+            ``device`` names no device; or an argument has the wrong type. While iterating: a batch holds a
+            sparse, nested or quantized tensor, or a type that GPUs lack; the message says where in the batch.
         ValueError: An argument is out of range or not one of its values.
         DeviceError: The device cannot be opened.
         torch.cuda.OutOfMemoryError: While iterating: there is no memory for a batch, even after PyTorch has
@@ -199,6 +199,9 @@ class Prefetcher(Generic[Batch]):
             max_pinned = whole("max_pinned", max_pinned, 1, "the maximum bytes of pinned memory")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; give a function from batch to batch")
+        if hasattr(device, "__iter__") and not isinstance(device, str):
+            if isinstance(loader, str) or not hasattr(loader, "__iter__"):
+                raise TypeError("loader and device are swapped; give prefetch(loader, device)")
         items("loader", loader)
         self._loader = loader
         self._depth = depth
@@ -460,6 +463,8 @@ class _Batches(Iterator[Batch]):
         self._is_first = True
         self._target = owner._target
         self._is_over = False
+        #: Number of batches of earlier iterations.
+        self._before = owner._noted.given
         #: Time at which the last batch was handed out; None before the first request.
         self._since: float | None = None
         self._transformer: _hand_over.Transformer | None = None
@@ -510,6 +515,13 @@ class _Batches(Iterator[Batch]):
         self.note = self._feed.last_note
         if self._follower is not None:
             self._follower.ended(self._feed.last_note)
+        loader = self._owner._loader
+        if 0 < self._owner._noted.given == self._before and isinstance(loader, Iterator):
+            warnings.warn(
+                f"loader is a {type(loader).__name__}, which an earlier iteration used up, so that this one "
+                "has no batches; give what it is made from, such as the DataLoader",
+                stacklevel=3,
+            )
         raise StopIteration
 
     def close(self) -> None:

@@ -57,11 +57,11 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     program = _program(parser, given)
     # Errors that can be detected before the program runs are reported before it starts.
-    if given.memory < 0:
-        parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
     try:
         suppress = () if given.suppress is None else suppressions(given.suppress)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        parser.error(f"--suppress {given.suppress}: {error.strerror}")
+    except ValueError as error:
         parser.error(f"--suppress: {error}")
     steps = None if given.steps is None else _steps(parser, given.steps)
     if given.require_gpu and given.simulate:
@@ -190,7 +190,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a PyTorch program and report its races.",
         epilog=(
             f"Order between host threads is observed where they hand over by {HEARD}. Conflicting calls "
-            "without such an order are reported as a warning, which does not change the exit code."
+            "without such an order are reported as a warning, which does not change the exit code. Exit codes: "
+            "1 a race, or the check ended early; 2 wrong arguments, or a file that cannot be written; 3 no race, "
+            "but the simulated GPU refused something; otherwise the program's own."
         ),
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
@@ -228,15 +230,25 @@ def _parser() -> argparse.ArgumentParser:
         "--no-host", action="store_true", help="do not observe the host's own loads and stores"
     )
     parser.add_argument(
-        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="maximum memory of the check"
+        "--memory",
+        type=_bytes,
+        default=MEMORY_BYTES,
+        metavar="BYTES",
+        help=f"maximum memory of the check (default {MEMORY_BYTES})",
     )
     parser.add_argument(
         "--simulate", action="store_true", help="simulate the GPU: its work runs on the CPU"
     )
-    parser.add_argument("--devices", type=int, metavar="N", help="number of simulated GPUs; 1 by default")
+    parser.add_argument("--devices", type=int, metavar="N", help="number of simulated GPUs (default 1)")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+def _bytes(text: str) -> int:
+    if not re.fullmatch("[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"{text}: give a number of bytes, 0 or more, such as 1000000000")
+    return int(text)
 
 
 def _program(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[str]:

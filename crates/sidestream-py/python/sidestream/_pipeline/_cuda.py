@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from sidestream._devices import SIMULATED_TIMES
 from sidestream._pipeline._choice import GRAPHS, SERIAL, SERIAL_GRAPHS, STREAMS
 from sidestream._pipeline._graphs import Buffers, Captured, CaptureFailed, noting_synchronizations
 from sidestream._pipeline._plan import CALLER, ENTRY, UPLOAD, UPLOADED, end_steps, hand_over_steps, item_steps
@@ -227,6 +228,8 @@ class OnCuda:
             f"stage `{names[number]}` is not captured: {why}"
             for number, why in sorted(self._uncaptured.items())
         ]
+        if type(self._finals[0]).__module__.startswith("sidestream."):
+            notes.append(SIMULATED_TIMES)
         for number in self._random[1:]:
             notes.append(
                 f"stage `{names[number]}` draws random numbers, as `{names[self._random[0]]}` does, and "

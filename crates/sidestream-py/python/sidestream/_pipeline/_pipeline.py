@@ -240,7 +240,7 @@ class Pipeline:
 
         Returns:
             A ``Sweep`` with a row for each size. A size for which a stage ran out of device memory has no
-                figures.
+                figures, and none has where ``check`` simulates the GPU.
 
         Raises:
             StageError: A stage failed for another reason than too little device memory.

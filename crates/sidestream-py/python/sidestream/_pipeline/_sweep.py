@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidestream._arguments import whole
+from sidestream._devices import SIMULATED_TIMES, has_no_times
 from sidestream._pipeline._choice import MODES, SERIAL, Choice, html_table
 from sidestream._pipeline._stage import StageError
 from sidestream._results import Result
@@ -140,7 +141,12 @@ def swept(
     rows = []
     for size in wanted:
         try:
-            rows.append(SweepRow(size, measured([make_batch(size) for _ in range(BATCHES)])))
+            choice = measured([make_batch(size) for _ in range(BATCHES)])
+            rows.append(
+                SweepRow(size, None, SIMULATED_TIMES)
+                if has_no_times(device)
+                else SweepRow(size, choice)
+            )
         except StageError as error:
             if type(error.__cause__).__name__ != "OutOfMemoryError":
                 raise
