@@ -149,6 +149,28 @@ fn the_report_names_both_call_sites_and_the_call_that_is_missing() {
 }
 
 #[test]
+fn a_drop_of_memory_in_use_is_named_as_a_drop_and_not_as_the_line_that_allocated() {
+    let options = Options::new().schedule(Schedule::Seeded(1));
+    let device = Device::open_with("sim:h200", &options).unwrap();
+    let findings = device.checked(OnRace::Report);
+    let up = stream(&device, "up");
+    let from = pinned(&device, 3);
+    let line = line!() + 1;
+    let data = DeviceMemory::malloc(&device, BYTES).unwrap();
+    // SAFETY: see above.
+    unsafe { up.memcpy(from.all(), data.all()).unwrap() };
+    drop(data);
+    explicit::synchronize(&device).unwrap();
+    let text = findings.text();
+    let dropped =
+        format!("the drop of the memory allocated at crates/sidestream/tests/explicit.rs:{line}\n");
+    let (on_thread, fix) = (format!(", at {dropped}"), dropped.replace('\n', ")\n"));
+    for expected in [on_thread, format!(" (at {fix}")] {
+        assert!(text.contains(&expected), "{expected} in {text}");
+    }
+}
+
+#[test]
 fn a_download_that_the_host_reads_too_early_is_named() {
     check(RaceKind::HostRaw, 9, true, |device, waits| {
         let down = stream(device, "down");

@@ -111,7 +111,7 @@ impl DeviceMemory {
     /// No ordering is guaranteed: all uses have to be ordered before the call. The driver may wait for the device.
     #[track_caller]
     pub fn free(mut self) {
-        self.held.free(Location::caller());
+        self.held.free(Location::caller(), false);
     }
 
     /// Returns the size in bytes.
@@ -291,7 +291,7 @@ impl HostMemory {
     /// No ordering is guaranteed: all uses have to be ordered before the call (R27).
     #[track_caller]
     pub fn free(mut self) {
-        self.held.free(Location::caller());
+        self.held.free(Location::caller(), false);
     }
 
     /// Returns the size in bytes.
@@ -475,7 +475,7 @@ impl Held {
         }
     }
 
-    fn free(&mut self, at: Place) {
+    fn free(&mut self, at: Place, is_drop: bool) {
         let Some(kind) = self.frees.take() else {
             return;
         };
@@ -483,7 +483,7 @@ impl Held {
         let registered = self.registered.take();
         outside_callbacks(move || {
             let all = |pen: &mut Pen<'_>| Accesses::from_slice(&[memory.whole(pen)]);
-            runtime.tell(kind, all, at);
+            runtime.tell_or_drop(kind, all, at, is_drop);
             let Untracked {
                 memory,
                 device,
@@ -538,7 +538,7 @@ fn give_back_freed(runtime: &Arc<Runtime>, device: DeviceId) -> bool {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.free(self.memory.at);
+        self.free(self.memory.at, true);
     }
 }
 

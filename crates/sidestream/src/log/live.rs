@@ -82,7 +82,8 @@ struct Told {
     streams: u32,
     buffers: u32,
     threads: Vec<Spans>,
-    known_sites: HashMap<&'static Location<'static>, SiteId>,
+    /// By location, and whether the call is the drop of what was allocated there.
+    known_sites: HashMap<(&'static Location<'static>, bool), SiteId>,
     next_op: u64,
     sinks: Vec<Listener>,
     next_sink: u64,
@@ -324,14 +325,25 @@ impl Pen<'_> {
     /// Returns the id of a call site, which is declared if it is new. Its text is the path that the compiler was given, and
     /// the line.
     pub fn site(&mut self, at: &'static Location<'static>) -> SiteId {
+        self.site_or_drop(at, false)
+    }
+
+    /// Like [`Pen::site`]; for a drop, whose place Rust does not tell, the text names the place where the memory was
+    /// allocated.
+    pub(crate) fn site_or_drop(&mut self, at: &'static Location<'static>, is_drop: bool) -> SiteId {
         let told = &mut *self.told;
-        if let Some(&known) = told.known_sites.get(at) {
+        if let Some(&known) = told.known_sites.get(&(at, is_drop)) {
             return known;
         }
-        let text = format!("{}:{}", at.file(), at.line());
+        let of = if is_drop {
+            "the drop of the memory allocated at "
+        } else {
+            ""
+        };
+        let text = format!("{of}{}:{}", at.file(), at.line());
         told.declare(self.live, Record::site(text));
         let id = SiteId(told.known_sites.len() as u32);
-        told.known_sites.insert(at, id);
+        told.known_sites.insert((at, is_drop), id);
         id
     }
 

@@ -225,17 +225,32 @@ impl Runtime {
         accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
         at: Place,
     ) {
+        self.tell_or_drop(kind, accesses, at, false);
+    }
+
+    /// Like [`Runtime::tell`], for what may be the drop of memory that was allocated at `at`.
+    pub(crate) fn tell_or_drop(
+        self: &Arc<Self>,
+        kind: Kind,
+        accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
+        at: Place,
+        is_drop: bool,
+    ) {
         if !self.live.is_on() || !self.backend.is_this_process() {
             return;
         }
         as_thread(self, |thread| {
-            let mut pen = self.live.write();
-            let mut op = plain(thread.id, kind, &mut pen, at);
-            if let Some(pen) = &mut pen {
-                op.accesses = accesses(pen);
-                op.id = pen.next_op();
-            }
-            write(&mut pen, &op);
+            let Some(mut pen) = self.live.write() else {
+                return;
+            };
+            let op = Op {
+                site: pen.site_or_drop(at, is_drop),
+                accesses: accesses(&mut pen),
+                id: pen.next_op(),
+                thread: thread.id,
+                kind,
+            };
+            pen.op(&op);
         });
     }
 

@@ -173,7 +173,10 @@ impl Block {
         };
         as_thread(&self.runtime, |thread| {
             let mut pen = self.runtime.live.write();
-            let op = plain(thread.id, Kind::Free { buffer }, &mut pen, self.at);
+            let mut op = plain(thread.id, Kind::Free { buffer }, &mut pen, self.at);
+            if let Some(pen) = &mut pen {
+                op.site = pen.site_or_drop(self.at, true);
+            }
             write(&mut pen, &op);
         });
     }
