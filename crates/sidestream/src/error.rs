@@ -157,7 +157,7 @@ impl PartialEq for Other {
 
 impl Error {
     /// Wraps any error, so that code that returns this type can fail with it: `text.parse().map_err(Error::other)?`.
-    /// Errors of `std::io` and boxed errors are converted by `?` alone.
+    /// Errors of `std::io`, of recordings, of pipelines and boxed errors are converted by `?` alone.
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Other(Other(Arc::new(error.into())))
     }

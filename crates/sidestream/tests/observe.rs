@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use sidestream::check::{self, OnRace, Verdict};
 use sidestream::device::{Device, Options};
+use sidestream::error::Error;
 use sidestream::kernel::{Grid, Kernel, Read, Write};
-use sidestream::log::{Reader, Record};
-use sidestream::pipeline::{Pipeline, per_row};
+use sidestream::log::{self, Reader, Record};
+use sidestream::pipeline::{Failed, Pipeline, per_row};
 use sidestream::sim::Schedule;
 use sidestream::trace;
 
@@ -33,6 +34,39 @@ fn program(device: &Device) {
         b.memcpy_d2h(y.view(), &mut host).unwrap();
         assert_eq!(host, [round; 256]);
     }
+}
+
+#[test]
+fn errors_of_recordings_and_pipelines_pass_through_a_function_that_returns_the_runtimes() {
+    let record = || -> sidestream::Result<()> {
+        let device = Device::open("sim:h200")?;
+        let full: &mut [u8] = &mut [];
+        device.record(full)?.finish()?;
+        Ok(())
+    };
+    let run = || -> sidestream::Result<()> {
+        let device = Device::open("sim:h200")?;
+        let running = Pipeline::new(&device, 4)
+            .upload(per_row::<u32>(1))
+            .download(per_row::<u32>(1), |x| x)
+            .fill_on_thread(|_, _| Err("no data".into()))?;
+        for item in running {
+            item?;
+        }
+        Ok(())
+    };
+    let inner = |error| match error {
+        Err(Error::Other(other)) => other,
+        other => panic!("{other:?}"),
+    };
+    let recorded = inner(record());
+    assert!(recorded.get().is::<log::Error>(), "{recorded:?}");
+    let failed = inner(run());
+    let failed = failed
+        .get()
+        .downcast_ref::<Failed>()
+        .expect("the pipeline's own error");
+    assert_eq!((failed.stage.as_str(), failed.index), ("source", 0));
 }
 
 #[test]

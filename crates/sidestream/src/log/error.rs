@@ -120,6 +120,12 @@ impl Error {
     }
 }
 
+impl From<Error> for crate::error::Error {
+    fn from(error: Error) -> crate::error::Error {
+        crate::error::Error::other(error)
+    }
+}
+
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         match error.problem {

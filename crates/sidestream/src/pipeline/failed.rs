@@ -73,6 +73,12 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "a value that is not text".to_owned())
 }
 
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Error {
+        Error::other(failed)
+    }
+}
+
 impl From<Error> for Cause {
     fn from(error: Error) -> Cause {
         match error {
