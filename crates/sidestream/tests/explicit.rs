@@ -171,6 +171,55 @@ fn a_drop_of_memory_in_use_is_named_as_a_drop_and_not_as_the_line_that_allocated
 }
 
 #[test]
+fn a_launch_beyond_the_limits_of_cuda_is_refused_by_both_interfaces() {
+    let device = Device::open("sim:h200").unwrap();
+    let explicit = stream(&device, "explicit");
+    let safe = device.stream("safe").unwrap();
+    let nothing = Kernel::<()>::on_host("nothing", |_, ()| {});
+    let most = Grid::new(i32::MAX as u32, 1024).shared(227 << 10);
+    let grid = |blocks, threads| Grid {
+        blocks,
+        threads,
+        ..most
+    };
+    for (grid, limit) in [
+        (most, None),
+        (grid([1, 65535, 65535], [1, 16, 64]), None),
+        (Grid::new(1, 2048), Some("at most 1024")),
+        (grid([1; 3], [64, 32, 1]), Some("at most 1024")),
+        (grid([1; 3], [1, 1, 65]), Some("64 of them in z")),
+        (
+            grid([1 << 31, 1, 1], [1; 3]),
+            Some("2147483647 x 65535 x 65535"),
+        ),
+        (
+            grid([1, u32::MAX, 1], [1; 3]),
+            Some("2147483647 x 65535 x 65535"),
+        ),
+        (
+            grid([1, 1, 65536], [1; 3]),
+            Some("2147483647 x 65535 x 65535"),
+        ),
+        (Grid::new(1, 1).shared(1 << 30), Some("at most 232448")),
+    ] {
+        // SAFETY: the kernel has no arguments.
+        let launched = unsafe { explicit.launch(&nothing, grid, &[]) };
+        for launched in [launched, safe.launch(&nothing, grid, ())] {
+            match (launched, limit) {
+                (Ok(()), None) => {}
+                (Err(Error::Refused { code: 1, why, .. }), Some(limit)) => {
+                    assert!(
+                        why.contains("kernel `nothing`") && why.contains(limit),
+                        "{why}"
+                    );
+                }
+                (launched, _) => panic!("{grid:?}: {launched:?}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_download_that_the_host_reads_too_early_is_named() {
     check(RaceKind::HostRaw, 9, true, |device, waits| {
         let down = stream(device, "down");

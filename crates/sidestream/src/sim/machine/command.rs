@@ -76,7 +76,7 @@ impl Effect {
 
 impl Command {
     /// # Errors
-    /// If a kernel has no form in Rust, or a cost with which it would never run.
+    /// If a kernel has no form in Rust, a grid beyond CUDA's limits, or a cost with which it would never run.
     pub(super) fn new(op: &Op, payload: Payload<'_>) -> Result<Command> {
         let mut command = Command {
             op: op.clone(),
@@ -162,6 +162,7 @@ impl Command {
 
     fn launches(&mut self, code: &Arc<Code>, grid: Grid, args: Vec<Arg>) -> Result<()> {
         host_form(code)?;
+        within_limits(grid, &code.name)?;
         self.cost = code.cost.as_ref().map(|cost| cost(grid, &args));
         if let Some(cost) = self.cost.filter(|cost| !cost.ends()) {
             return Err(Error::Invalid {
@@ -225,6 +226,33 @@ pub(super) fn host_form(code: &Code) -> Result<&HostForm> {
     code.host.as_ref().ok_or_else(|| Error::NoForm {
         kernel: code.name.clone(),
         needed: "form in Rust, which the simulated GPU runs",
+    })
+}
+
+/// The most shared memory that a block of a data-centre GPU can have: 227 KiB (CUDA programming guide, compute capability 9.0).
+const MOST_SHARED_BYTES: u32 = 227 << 10;
+
+/// Refuses a launch that is beyond the limits of CUDA, with the code of the driver.
+fn within_limits(grid: Grid, kernel: &str) -> Result<()> {
+    let [x, y, z] = grid.threads;
+    let is_within = |sizes: [u32; 3], most: [u32; 3]| (0..3).all(|at| sizes[at] <= most[at]);
+    let why = if !is_within(grid.threads, [1024, 1024, 64])
+        || u64::from(x) * u64::from(y) * u64::from(z) > 1024
+    {
+        format!("a block of {x} x {y} x {z} threads; it has at most 1024, and 64 of them in z")
+    } else if !is_within(grid.blocks, [i32::MAX as u32, 65535, 65535]) {
+        let [x, y, z] = grid.blocks;
+        format!("a grid of {x} x {y} x {z} blocks; it has at most 2147483647 x 65535 x 65535")
+    } else if grid.shared_bytes > MOST_SHARED_BYTES {
+        let asked = grid.shared_bytes;
+        format!("{asked} bytes of shared memory per block; there are at most {MOST_SHARED_BYTES}")
+    } else {
+        return Ok(());
+    };
+    Err(Error::Refused {
+        call: "kernel",
+        code: 1,
+        why: format!("kernel `{kernel}` was launched with {why}"),
     })
 }
 
