@@ -275,11 +275,11 @@ fn device_files() {
         ),
         (
             h200.replace(sms, &sms.replace("sms", "sm")),
-            "`chip.sms`: is missing",
+            "`chip.sm`: is not a key of [chip]; did you mean `sms`?",
         ),
         (
             format!("{h200}\n[chips]\nsms = 1\n"),
-            "`chips.sms`: is not known; correct the spelling or remove it",
+            "`chips`: is not a section or key of a device profile; did you mean `chip`?",
         ),
     ];
     for (text, says) in cases {

@@ -149,7 +149,7 @@ fn a_description_may_leave_the_peaks_out_and_may_not_misspell_them() {
     assert!(
         asked(wrong, "fp32")
             .err
-            .contains("`tensor.fp17_tflops`: is not known")
+            .contains("`tensor.fp17_tflops`: is not a key of [tensor]")
     );
     let wrong = whole.replace(
         "fp16_tflops = { value = 312",

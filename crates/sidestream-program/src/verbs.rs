@@ -217,31 +217,3 @@ impl Verb {
         &ROWS[self as usize]
     }
 }
-
-/// Returns the word closest to the given one, if it is close enough to be meant.
-pub(crate) fn closest<'w>(written: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    // Longer than every word of the format, so not a typing error.
-    if written.len() > 32 {
-        return None;
-    }
-    words
-        .map(|word| (distance(written, word), word))
-        .filter(|&(distance, word)| distance <= 2.min(word.len() / 3))
-        .min()
-        .map(|(_, word)| word)
-}
-
-/// Returns the edit distance of two words (Levenshtein), computed one row of the table at a time.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, right) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(left != right);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}

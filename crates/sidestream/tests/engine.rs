@@ -501,7 +501,7 @@ fn a_wrong_profile_is_refused_by_field() {
             .collect::<Vec<_>>()
             .join("\n")
     };
-    let cases: [(String, &str, &str); 14] = [
+    let cases: [(String, &str, &str); 16] = [
         ("no = [toml".into(), "", "TOML"),
         (line("gb_s", ""), "link.gb_s", "missing"),
         (
@@ -560,7 +560,18 @@ fn a_wrong_profile_is_refused_by_field() {
         (
             format!("{H200}\nspeed = {{ value = 1, source = 'x' }}"),
             "calls.speed",
-            "not known",
+            "is not a key of [calls]; remove it",
+        ),
+        // The misspelling comes before what it leaves missing.
+        (
+            H200.replace("\ngb_s =", "\ngbs ="),
+            "link.gbs",
+            "is not a key of [link]; did you mean `gb_s`?",
+        ),
+        (
+            H200.replace("[link]", "[links]"),
+            "links",
+            "is not a section or key of a device profile; did you mean `link`?",
         ),
         (line("name", ""), "name", "missing"),
     ];

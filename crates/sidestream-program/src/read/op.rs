@@ -1,12 +1,13 @@
 //! Reads one op: its verb, and the values of its fields.
 
+use sidestream::error::closest;
 use sidestream::op::{DeviceId, EventId, FlagId, GraphId, Memory, StreamKind, ThreadId};
 
 use crate::error::{Fault, shown};
 use crate::limits::Limits;
 use crate::names::Names;
 use crate::program::{Access, BufferRef, Fields, Op, Program, StreamRef};
-use crate::verbs::{Side, Slot, Verb, closest};
+use crate::verbs::{Side, Slot, Verb};
 use crate::words::STREAM_KINDS;
 use crate::yaml::{Kind, View};
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::closest;
+
 /// Lists every figure once: its description, its field, its key in the file and the physically sensible range.
 /// Sections are in the order of the files.
 macro_rules! figures {
@@ -22,6 +24,8 @@ macro_rules! figures {
         }
 
         impl Reader {
+            const FIELDS: &[&str] = &[$($place),*];
+
             fn profile(&mut self) -> Result<Profile, ProfileError> {
                 Ok(Profile {
                     name: self.name()?,
@@ -263,9 +267,8 @@ impl Profile {
             table,
             sources: Vec::new(),
         };
-        let profile = reader.profile()?;
-        reader.nothing_left()?;
-        Ok(profile)
+        reader.only_known()?;
+        reader.profile()
     }
 
     /// Returns the profile of NVIDIA H200, fitted to measurements on one.
@@ -359,7 +362,7 @@ impl Profile {
     }
 }
 
-/// Removes fields from the table one by one, so that a field left at the end is unknown.
+/// Removes fields from the table one by one.
 struct Reader {
     table: toml::Table,
     sources: Vec<(&'static str, String)>,
@@ -447,17 +450,32 @@ impl Reader {
         Ok(value)
     }
 
-    fn nothing_left(&self) -> Result<(), ProfileError> {
-        const SECTIONS: [&str; 6] = ["chip", "tensor", "compute", "link", "latency", "calls"];
-        for (section, value) in &self.table {
-            let (place, what) = match value.as_table().map(|table| table.keys().next()) {
-                Some(None) if SECTIONS.contains(&section.as_str()) => continue,
-                Some(None) => (section.clone(), "a known section"),
-                Some(Some(key)) => (format!("{section}.{key}"), "known"),
-                None => (section.clone(), "known"),
+    /// Refuses what no file has. This comes first: a key that is missing may only be misspelt.
+    fn only_known(&self) -> Result<(), ProfileError> {
+        let fields = Self::FIELDS.iter().copied();
+        let fields = fields.chain(Dtype::ALL.into_iter().filter_map(Dtype::field));
+        let fields: Vec<_> = fields.filter_map(|field| field.split_once('.')).collect();
+        let unknown = |place: &str, what: &str, meant: Option<&str>| {
+            let remedy = match meant {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => "remove it".to_owned(),
             };
-            let problem = format!("is not {what}; correct the spelling or remove it");
-            return Err(wrong(&place, problem));
+            Err(wrong(place, format!("is not a {what}; {remedy}")))
+        };
+        for (section, value) in self.table.iter().filter(|(key, _)| *key != "name") {
+            let has = fields.iter().filter(|(of, _)| of == section);
+            let mut keys = has.map(|&(_, key)| key).peekable();
+            if keys.peek().is_none() {
+                let sections = fields.iter().map(|&(section, _)| section);
+                let meant = closest(section, sections.chain(["name"]));
+                return unknown(section, "section or key of a device profile", meant);
+            }
+            for key in value.as_table().into_iter().flat_map(toml::Table::keys) {
+                if !keys.clone().any(|known| known == key) {
+                    let (place, of) = (format!("{section}.{key}"), format!("key of [{section}]"));
+                    return unknown(&place, &of, closest(key, keys));
+                }
+            }
         }
         Ok(())
     }
