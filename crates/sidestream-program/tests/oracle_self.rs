@@ -568,12 +568,16 @@ fn a_stream_that_is_created_again_is_another_stream() {
 #[test]
 fn lints_of_loops_and_pools() {
     let ops = [
+        "kernel, s: s1, w: [A]",
         "sync_stream, st: s1, site: x",
+        "kernel, s: s1, w: [A]",
         "sync_device, site: x",
+        "sync_event, ev: e, site: x",
+        "kernel, s: s1, w: [A]",
         "sync_event, ev: e, site: x",
         "sync_stream, st: s1, site: x",
     ];
-    assert_eq!(lints("", &ops), [("SYNC_IN_LOOP", 2)]);
+    assert_eq!(lints("", &ops), [("SYNC_IN_LOOP", 6)]);
     let ops = [
         "pool_get, count: 33, first: p, last: q",
         "kernel, s: p, w: [A]",

@@ -395,15 +395,29 @@ fn every_lint_and_its_quiet_twin() {
          WAIT_ON_UNRECORDED_EVENT 4",
     );
     check(
-        "sync_stream st=s1 site=x
+        "kernel s=s1
+         sync_stream st=s1 site=x
+         kernel s=s1
          sync_device site=x
          sync_stream st=s1 site=y
          sync_stream st=s1
          sync_stream st=s1
          sync_stream st=s1
+         kernel s=s2
          sync_device site=x
+         kernel s=s2
          sync_device site=x",
-        "SYNC_IN_LOOP 6",
+        "SYNC_IN_LOOP 9",
+    );
+    // All was queued ahead of the first wait.
+    check_clean(
+        "kernel s=s1 w=A
+         kernel s=s1 w=B
+         kernel s=s1 w=C
+         sync_stream st=s1 site=x
+         sync_stream st=s1 site=x
+         sync_stream st=s1 site=x
+         sync_stream st=s1 site=x",
     );
     check(
         "stream name=v kind=nb dev=1

@@ -25,7 +25,7 @@ pub enum LintCode {
     DefaultStreamSerialization,
     /// The event has no record yet, so the wait does nothing (R8).
     WaitOnUnrecordedEvent,
-    /// The host blocks in a loop; reported the third time at one call site.
+    /// The host blocks in a loop; reported the third time at one call site that work was submitted since it last blocked there.
     SyncInLoop,
     /// A kernel launch on a stream of a device that is not the current one: fails before CUDA 13 (R37).
     ForeignDeviceLaunch,
@@ -54,8 +54,11 @@ pub(super) struct Lints {
     /// The remarks known so far, if only the first remark of a kind at each call site is kept: keeping all would make
     /// the memory of a long check grow with each remark.
     pub once: Option<HashSet<(SiteId, LintCode)>>,
-    /// By call site: the number of times that the host blocked there.
-    waits: HashMap<SiteId, u32>,
+    /// The number of pieces of work submitted so far.
+    submitted: u64,
+    /// By call site: the number of times that the host blocked there with work submitted since the time before, and
+    /// `submitted` at the last.
+    waits: HashMap<SiteId, (u32, u64)>,
     /// By blocking stream: the epoch of its last work.
     worked: Vec<Option<Epoch>>,
     serial: HashMap<DeviceId, Serial>,
@@ -123,10 +126,14 @@ impl Lints {
             self.legacy_work(op, order.device_of(stream), order, clocks);
         }
         if let Class::Sync(_) = class {
-            let waits = self.waits.entry(op.site).or_default();
-            *waits = waits.saturating_add(1);
-            if *waits == 3 {
-                self.add(op, LintCode::SyncInLoop);
+            let (waits, at_last) = self.waits.entry(op.site).or_default();
+            // A loop that only collects what was queued ahead of it is no reason for a remark.
+            if *at_last < self.submitted {
+                *at_last = self.submitted;
+                *waits = waits.saturating_add(1);
+                if *waits == 3 {
+                    self.add(op, LintCode::SyncInLoop);
+                }
             }
         }
     }
@@ -137,8 +144,11 @@ impl Lints {
         let Chain::Stream(stream) = chain else {
             return;
         };
-        if order.kind_of(stream).is_blocking() && runs == Runs::Now && op.kind.class().is_work() {
-            self.blocking_work(stream, epoch, order);
+        if runs == Runs::Now && op.kind.class().is_work() {
+            self.submitted += 1;
+            if order.kind_of(stream).is_blocking() {
+                self.blocking_work(stream, epoch, order);
+            }
         }
     }
 

@@ -556,10 +556,13 @@ impl Run<'_> {
 
     pub(super) fn sync_in_loop(&mut self, op: usize) {
         if let Some(site) = &self.prog.ops[op].site {
-            let count = self.syncs_at_site.entry(site.clone()).or_insert(0);
-            *count += 1;
-            if *count == 3 {
-                self.lints.push(("SYNC_IN_LOOP", op));
+            let (count, work) = self.syncs_at_site.entry(site.clone()).or_default();
+            if self.work.len() > *work {
+                *work = self.work.len();
+                *count += 1;
+                if *count == 3 {
+                    self.lints.push(("SYNC_IN_LOOP", op));
+                }
             }
         }
     }

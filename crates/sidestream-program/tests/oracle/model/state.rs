@@ -165,7 +165,8 @@ pub(super) struct Run<'a> {
     pub(super) last_of_thread: HashMap<String, usize>,
     pub(super) device_of_thread: HashMap<String, u32>,
     pub(super) graph_runs: HashMap<String, usize>,
-    pub(super) syncs_at_site: HashMap<String, u32>,
+    /// The syncs before which work was submitted since the last one at the site, and the work at the last one.
+    pub(super) syncs_at_site: HashMap<String, (u32, usize)>,
     pub(super) accesses: Vec<Access>,
     pub(super) work: Vec<Work>,
     /// The `elapsed` calls.
