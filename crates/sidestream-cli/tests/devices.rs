@@ -131,6 +131,10 @@ fn devices_that_cannot_be_measured_are_refused() {
         ("gpu", "\"gpu\""),
         ("sim:nothing", "\"nothing\""),
         ("cuda:0", "/nowhere/libcuda.so"),
+        (
+            "cuda:0",
+            "needs neither: `sidestream devices --measure sim:h200`\n",
+        ),
     ] {
         let driver = ["--driver", "/nowhere/libcuda.so"];
         let driver = if device == "cuda:0" { &driver[..] } else { &[] };

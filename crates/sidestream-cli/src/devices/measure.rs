@@ -37,7 +37,7 @@ const HOLD: u32 = 4_000_000;
 pub fn file(device: &Named, driver: Option<&Path>, like: &str) -> Result<String, Failure> {
     let (own, chip, name, kind) = match device {
         Named::Cuda(number) => {
-            let gpu = Gpu::open(driver, *number)?;
+            let gpu = Gpu::open_or(driver, *number, "`sidestream devices --measure sim:h200`")?;
             let own = Own::cuda(&gpu, *number, driver)?;
             (own, gpu.chip()?, gpu.name, "")
         }

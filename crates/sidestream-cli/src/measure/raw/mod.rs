@@ -60,10 +60,15 @@ pub struct Memory {
 impl Gpu {
     /// Loads the driver, from this file or from where the system has it, and opens a device.
     pub fn open(file: Option<&Path>, number: u32) -> Result<Gpu, Failure> {
+        let instead = "--device sim:h200 (in Python device=\"sim:h200\")";
+        Gpu::open_or(file, number, instead)
+    }
+
+    /// Like [`Gpu::open`], for a caller to which a simulated GPU is given as `instead` says.
+    pub fn open_or(file: Option<&Path>, number: u32, instead: &str) -> Result<Gpu, Failure> {
         let absent = |why| {
             Failure::device(format!(
-                "there is no GPU to measure; that needs an NVIDIA GPU and its driver on this machine: {why}; choose a simulated GPU, which needs neither: --device sim:h200 \
-                 (in Python device=\"sim:h200\")"
+                "there is no GPU to measure; that needs an NVIDIA GPU and its driver on this machine: {why}; choose a simulated GPU, which needs neither: {instead}"
             ))
         };
         let Started {
