@@ -75,7 +75,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     let mut worst = Outcome::Clean;
     for path in &args.files {
         // One file that cannot be read does not keep the others from being checked.
-        let checked = refuse_python(path)
+        let checked = refuse_source(path)
             .and_then(|()| refuse_folder(path))
             .and_then(|()| one_file(args, path));
         let outcome = match checked {
@@ -90,15 +90,24 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     Ok(worst.code())
 }
 
-/// Refuses a Python program: `sidestream check` and `sidestream.check` are easily confused.
-fn refuse_python(path: &Path) -> Result<(), Failure> {
-    if path.extension().is_none_or(|extension| extension != "py") {
-        return Ok(());
-    }
-    let path = shown(path);
+/// Refuses the source of a program: `sidestream check` and the checks of running programs are easily confused.
+fn refuse_source(path: &Path) -> Result<(), Failure> {
+    let file = shown(path);
+    let (language, instead) = match path.extension().and_then(|end| end.to_str()) {
+        Some("py") => (
+            "Python",
+            format!("`python -m sidestream.check {file}` checks a PyTorch program"),
+        ),
+        Some("rs") => (
+            "Rust",
+            "in it, `device.checked` checks a program while it runs, and `device.record` writes an op log, which this \
+             command checks too (docs/guide/rust.md)"
+                .to_owned(),
+        ),
+        _ => return Ok(()),
+    };
     Err(Failure::input(format!(
-        "{path} is a Python program, and this command checks stream programs; \
-         `python -m sidestream.check {path}` checks a PyTorch program"
+        "{file} is a {language} program, and this command checks stream programs; {instead}"
     )))
 }
 

@@ -213,13 +213,21 @@ fn of_several_outcomes_the_exit_code_is_the_first_of_2_1_3_4() {
 }
 
 #[test]
-fn a_python_program_is_sent_to_the_right_command() {
+fn a_program_in_python_or_rust_is_sent_to_the_right_check() {
     let ran = sidestream(&["check", "train.py"]);
     assert_eq!(ran.code, 2);
     assert_eq!(
         ran.err,
         "sidestream: train.py is a Python program, and this command checks stream programs; \
          `python -m sidestream.check train.py` checks a PyTorch program\n"
+    );
+    let ran = sidestream(&["check", "src/main.rs"]);
+    assert_eq!(ran.code, 2);
+    assert_eq!(
+        ran.err,
+        "sidestream: src/main.rs is a Rust program, and this command checks stream programs; in it, \
+         `device.checked` checks a program while it runs, and `device.record` writes an op log, which this command checks \
+         too (docs/guide/rust.md)\n"
     );
 }
 
