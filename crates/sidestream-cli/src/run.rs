@@ -34,7 +34,8 @@ use crate::width::Width;
 ///
 /// The timeline has a lane for each stream and, in brackets, for each engine; a host thread has one where it spends long
 /// reading or writing memory. A bar too short for its name is a letter: U upload, K kernel, D download, P copy between devices,
-/// C other copy, M memset, H host function. A run does not report races; `sidestream check` does.
+/// C other copy, M memset, H host function. A run without `expect:` says that the
+/// program races, but not where; `sidestream check` does.
 ///
 /// On a real GPU (--device cuda:0) each op is the CUDA call that it names, and device n of the program is the n-th from there.
 /// Times are from events around each operation, which cost the device about 2 µs each. A kernel is one block that reads what

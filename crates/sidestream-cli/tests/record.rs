@@ -131,6 +131,22 @@ fn files_that_are_not_programs_are_identified() {
 }
 
 #[test]
+fn a_run_says_that_a_program_races_and_so_does_its_help() {
+    let ran = sidestream(&["run", &file(RACE)]);
+    assert!(
+        ran.out.contains("  it races: `sidestream check "),
+        "{}",
+        ran.out
+    );
+    let help = sidestream(&["run", "--help"]).out;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        help.contains("A run without `expect:` says that the program races"),
+        "{help}"
+    );
+}
+
+#[test]
 fn a_text_without_a_program_has_its_line_of_json() {
     let name = file("- [not, a, program");
     let ran = sidestream(&["check", "--json", &name]);
