@@ -102,6 +102,12 @@ fn standard_input_is_checked() {
 fn files_that_are_not_programs_are_identified() {
     let (program, log) = (file(RACE), file(""));
     sidestream(&["run", &program, "--log", &log]);
+    let says = format!(
+        "{log}: the file is an op log, not a trace; `sidestream check {log} --trace OUT.json`"
+    );
+    let ran = sidestream(&["diagnose", &log]);
+    assert_eq!((ran.code, ran.out.as_str()), (2, ""));
+    assert!(ran.err.contains(&says), "{}", ran.err);
     let cases: [(&str, Vec<u8>, &str); 5] = [
         (
             "run",

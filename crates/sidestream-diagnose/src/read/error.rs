@@ -26,6 +26,8 @@ pub enum Problem {
     Empty,
     /// The file does not start like any known trace.
     NotATrace,
+    /// The file is an op log, at this path.
+    OpLog(PathBuf),
     /// The file is JSON without a list of events.
     NoEvents,
     /// The file starts like a trace, but is not one.
@@ -88,6 +90,11 @@ impl fmt::Display for Problem {
                 f,
                 "the file is not a trace; give the JSON of PyTorch's profiler (.json or .json.gz), an \
                  Nsight Systems export (`nsys export --type sqlite`), or a trace that sidestream wrote"
+            ),
+            Problem::OpLog(path) => write!(
+                f,
+                "the file is an op log, not a trace; `sidestream check {} --trace OUT.json` writes one of it",
+                path.display()
             ),
             Problem::NoEvents => write!(
                 f,

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
+use sidestream::log::MAGIC;
 
 use crate::model::Trace;
 
@@ -69,7 +70,7 @@ pub fn read_json(text: &[u8], limits: &Limits) -> Result<Trace, Problem> {
             let mut look = |unpacked| within_ratio(limits, packed_bytes, unpacked);
             json::read(MultiGzDecoder::new(text), limits, &mut look)
         }
-        Form::Database | Form::Json => json::read(text, limits, &mut |_| Ok(())),
+        Form::Database | Form::Log | Form::Json => json::read(text, limits, &mut |_| Ok(())),
     }
 }
 
@@ -110,6 +111,7 @@ fn open(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Probl
             }
         }
         Form::Database => nsight::read(path, limits, progress),
+        Form::Log => Err(Problem::OpLog(path.to_owned())),
         Form::Json => {
             let mut look = |read| {
                 progress(read, size_bytes);
@@ -125,6 +127,7 @@ enum Form {
     Empty,
     Gzip,
     Database,
+    Log,
     Json,
 }
 
@@ -133,6 +136,7 @@ fn form(start: &[u8]) -> Form {
         [] => Form::Empty,
         [0x1f, 0x8b, ..] => Form::Gzip,
         _ if start.starts_with(b"SQLite format 3\0") => Form::Database,
+        _ if start.starts_with(&MAGIC) => Form::Log,
         _ => Form::Json,
     }
 }
