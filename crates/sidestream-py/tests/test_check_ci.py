@@ -69,7 +69,7 @@ def test_suppressed_races_do_not_count_and_unused_entries_are_named(racy: Path, 
     ("line", "why"),
     [
         ("train.py:9", "say after train.py:9 why it is not a race"),
-        ("train.py nine", "'train.py nine' is no suppression"),
+        ("train.py nine", "'train.py nine' is not a suppression"),
     ],
 )
 def test_a_suppression_needs_a_place_and_a_reason(line: str, why: str, tmp_path: Path) -> None:

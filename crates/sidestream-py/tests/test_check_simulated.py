@@ -490,7 +490,7 @@ def test_the_command_simulates_as_many_gpus_as_it_is_told(tmp_path: Path) -> Non
     ran = command("--devices", "0", program)
     assert ran.returncode == 2 and "--devices 0: give a number from 1 to 64" in ran.stderr
     ran = python("-m", "sidestream.check", "--devices", "2", program)
-    assert ran.returncode == 2 and "give --simulate, too" in ran.stderr
+    assert ran.returncode == 2 and "add --simulate" in ran.stderr
 
 
 def test_the_blocks_of_a_text_are_checked_each_by_itself(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ for call in (mean.update, sidestream.fetch):
     try:
         call(losses[0])
     except RuntimeError as refused:
-        assert "behind the replay" in str(refused)
+        assert "after the replay" in str(refused)
     else:
         raise AssertionError(call)
 print("ok")

@@ -239,7 +239,7 @@ def test_without_cuda_the_choice_says_why() -> None:
         (
             lambda: Pipeline([add(1), (add(1), [add(1)])]),
             TypeError,
-            "the one at place 1 is list.*branches hold no lists",
+            "the one at place 1 is list.*branches contain no lists",
         ),
         (
             lambda: Pipeline([add(1)], mode="fast"),  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ def test_without_cuda_the_choice_says_why() -> None:
         ),
         (lambda: Pipeline([add(1)], mode="graphs"), ValueError, "no stage may be captured; say capture=True"),
         (lambda: Pipeline([add(1)], depth=0), ValueError, "depth is 0; give how many items are in flight"),
-        (lambda: Pipeline([add(1)], measure=0), ValueError, "measure is 0; give how many segments"),
+        (lambda: Pipeline([add(1)], measure=0), ValueError, "measure is 0; give the maximum number"),
         (
             lambda: Pipeline([add(1)], depth="2"),  # type: ignore[arg-type]
             TypeError,

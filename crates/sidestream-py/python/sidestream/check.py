@@ -190,9 +190,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a PyTorch program and report its races.",
         epilog=(
             f"Order between host threads is observed where they hand over by {HEARD}. Conflicting calls "
-            "without such an order are reported as a warning, which does not change the exit code. Exit codes: "
-            "1 a race, or the check ended early; 2 wrong arguments, or a file that cannot be written; 3 no race, "
-            "but the simulated GPU refused something; otherwise the program's own."
+            "without such an order are reported as a warning, which does not change the exit code. Exit "
+            "codes: 1 a race, or the check ended early; 2 wrong arguments, or a file that cannot be written; "
+            "3 no race, but the simulated GPU refused something; otherwise the program's own."
         ),
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
