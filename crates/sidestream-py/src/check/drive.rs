@@ -40,9 +40,10 @@ impl Recorder {
         let raw = RawStream::of(device, stream);
         let site = self.named(py, name);
         let mut core = self.core.lock();
-        let found = match product {
-            true => core.product(site, raw, &all),
-            false => core.operator(site, raw, &all),
+        let found = if product {
+            core.product(site, raw, &all)
+        } else {
+            core.operator(site, raw, &all)
         };
         drop(core);
         self.look(py, found, &[], &[])
@@ -76,9 +77,10 @@ impl Recorder {
 
     /// Host memory that copies use.
     fn host_memory(&self, ptr: u64, bytes: u64, pinned: bool) {
-        let memory = match pinned {
-            true => Memory::Pinned,
-            false => Memory::Pageable,
+        let memory = if pinned {
+            Memory::Pinned
+        } else {
+            Memory::Pageable
         };
         let end = ptr.saturating_add(bytes);
         let mut core = self.core.lock();
@@ -119,9 +121,10 @@ impl Recorder {
             .piece(host)
             .map_or(Memory::Pinned, |(_, piece)| piece.memory);
         let known = core.host.locate(host);
-        let (kinds, touches) = match upload {
-            true => ((kind, Memory::Device), (&on_host, &on_device)),
-            false => ((Memory::Device, kind), (&on_device, &on_host)),
+        let (kinds, touches) = if upload {
+            ((kind, Memory::Device), (&on_host, &on_device))
+        } else {
+            ((Memory::Device, kind), (&on_device, &on_host))
         };
         let found = core.copy(site, raw, kinds, touches, known);
         if known.is_some() {
