@@ -157,7 +157,7 @@ operators! {
     RandomVerticalFlip {
         p: Probability => f64 = "0.5";
     }
-    /// Turn counter-clockwise by a random angle within a range, or by up to one angle to either side.
+    /// Turn counter-clockwise by a random angle in the range ``degrees``, where 30 means -30 to 30.
     RandomRotation {
         degrees: Around => [f64; 2];
         interpolation: Interpolation => Interpolation = "nearest";
