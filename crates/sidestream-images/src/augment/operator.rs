@@ -316,7 +316,7 @@ pub(super) fn check(operators: &[Operator]) -> Result<()> {
             return refuse(at, fault);
         }
         if mixed {
-            return refuse(at, "MixUp and CutMix mix finished pictures; put it before them, and give only one of the two".into());
+            return refuse(at, "MixUp and CutMix mix finished pictures; put this operator before them, and give only one of the two".into());
         }
         let may_follow = operator.is_last() || matches!(operator, Operator::RandomErasing { .. });
         if normalized && !may_follow {

@@ -229,7 +229,7 @@ impl Args {
                 self.streams
             ),
             Way::Batching | Way::Both => format!(
-                "a batch held {:.1} requests on average, which cost the host one request's calls",
+                "a batch held {:.1} requests on average and cost the host the calls of one request",
                 best.mean_batch()
             ),
         };
