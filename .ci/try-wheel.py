@@ -1,4 +1,5 @@
-"""Tries the installed package as a user does first: imports it, reads an example trace, and runs the command.
+"""Does with the installed package what a new user would do first: imports it, reads an example trace, and
+runs the command.
 
 Runs in the root of a clone, with a Python in which nothing but the wheel is installed.
 """

@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     measured_ms: Option<f64>,
     #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim} or sim:FILE.toml; cuda:0 and so on, if there \
-          is a description of it; auto for cuda:0 if there is one"))]
+          is a description of it; auto: cuda:0 if there is one, otherwise sim:h200"))]
     pub device: String,
     /// The library of the CUDA driver, if not the system's own
     #[arg(long, value_name = "FILE")]
@@ -64,7 +64,7 @@ const OPERATIONS: Counted = Counted {
         ("p", 1e15),
         ("e", 1e18),
     ],
-    instead: "is not a unit of operations; use FLOP, MFLOP, GFLOP, TFLOP or PFLOP",
+    instead: "is not a unit of operations; use FLOP, kFLOP, MFLOP, GFLOP, TFLOP, PFLOP or EFLOP",
     such_as: "2.1e12 or 2.1TFLOP",
 };
 

@@ -56,8 +56,8 @@ pub struct Args {
     /// Run only the program of this name
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim}, sim:FILE.toml, or a real one: cuda:0, or \
-          auto for one if there is one"))]
+    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim}, sim:FILE.toml, cuda:0 for a real one, or \
+          auto: cuda:0 if there is one, otherwise sim:h200"))]
     device: String,
     /// The library of the CUDA driver, if not the system's own
     #[arg(long, value_name = "FILE")]

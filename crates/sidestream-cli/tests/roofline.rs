@@ -84,7 +84,7 @@ fn arguments_are_refused_with_the_valid_ones() {
         ("--flops inf --bytes 1", "\"inf\" is not an amount"),
         (
             "--flops 3GB --bytes 1",
-            "\"GB\" is not a unit of operations; use FLOP, MFLOP, GFLOP, TFLOP or PFLOP",
+            "\"GB\" is not a unit of operations; use FLOP, kFLOP, MFLOP, GFLOP, TFLOP, PFLOP or EFLOP",
         ),
         (
             "--flops 3TFLOP/s --bytes 1",

@@ -213,7 +213,7 @@ struct Drawings {
 }
 
 impl Drawings {
-    /// Returns the timelines with which a span overlaps.
+    /// Returns the timelines that a span overlaps.
     fn of(&mut self, (start, end): (i64, i64)) -> impl Iterator<Item = &mut Drawing> {
         let first = self.ends.partition_point(|over| *over <= start);
         let rest = self.each[first..].iter_mut();

@@ -89,7 +89,7 @@ fn pages_that_migrate_under_a_kernel_are_found_and_are_not_copies() {
     assert!(!self::codes(&unified(9, "2")).contains(&Code::UnifiedMemory));
 }
 
-/// Adds operators of a step that launch one kernel each, at equal distances.
+/// Adds operators of a step that launch one kernel each, at equal intervals.
 fn launches(program: &mut Program, start: i64, names: &[&str], (each, kernel): (i64, i64)) -> i64 {
     for (at, name) in (0..).zip(names) {
         let begun = start + at * each;

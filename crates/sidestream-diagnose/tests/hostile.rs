@@ -224,7 +224,7 @@ fn extreme_numbers_do_no_harm() {
                 Ok(trace) => trace,
                 Err(problem) => panic!("{field} {number}: {problem}"),
             };
-            // The other row of the file is read nevertheless.
+            // The other row of the file is still read.
             let usual = (100_500, 7_250);
             let mut rows = trace
                 .work

@@ -434,7 +434,7 @@ fn a_reader_zooms_into_any_step_and_sorts_a_table() {
     );
     let nearer = lanes(&mut browser, "#zoom");
     assert!(nearer[1].1[0] > 3.5 * widest, "{nearer:?} {widest}");
-    // Drawn spans show what they are, and the whole step comes back.
+    // The tooltip names the span under the mouse, and a click on `.whole` shows the whole step again.
     let point = middle(&mut browser, "#zoom .lane.gpu .plot");
     browser.mouse(point, false);
     let tip = text(&mut browser, "#tip");

@@ -106,7 +106,7 @@ fn together(all: &[One], is_numbered: bool) -> Ranks {
     Ranks::of(each.collect()).expect("ranks of one run")
 }
 
-/// Returns two tensor groups that never meet: in the second one, rank 3 computes 3 ms longer than rank 2.
+/// Returns the ranks of two tensor-parallel groups that never meet: in the second, rank 3 computes 3 ms longer than rank 2.
 fn two_groups() -> Vec<One> {
     let (a, b) = (
         said("allreduce", "1", &[0, 1]),
@@ -187,7 +187,7 @@ fn clocks_that_differ_change_nothing() {
     );
 }
 
-/// Returns a data group of three in which rank 1 computes `more_us` longer.
+/// Returns the ranks of a data-parallel group of three, of which rank 1 computes `more_us` longer.
 fn late(more_us: i64) -> Vec<One> {
     let group = said("allreduce", "0", &[0, 1, 2]);
     let each = (0..3).map(|rank| {

@@ -39,8 +39,9 @@ pub struct Difference {
     pub writers: (Option<OpId>, Option<OpId>),
 }
 
-/// Runs a program under `count` legal schedules: the usual one; for each race that the checker finds, one with each
-/// side as late as possible; adversarial ones; and then seeded ones.
+/// Runs a program under up to `count` legal schedules: the usual one; for each race that the checker finds, three that
+/// delay the first operation's work, its call, or the second operation's work as long as possible; the adversarial
+/// one; and then seeded ones.
 ///
 /// # Errors
 /// If the program cannot be run under the usual schedule. A schedule that waits forever is skipped.

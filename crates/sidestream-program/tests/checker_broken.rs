@@ -127,7 +127,7 @@ const MISTOLD: &[Mutation<Lowered>] = &[
         drop_ops(p, |kind| matches!(kind, Kind::SetDevice { .. }));
     }),
     ("all streams are on device 0", |p| {
-        // A device has one legacy stream; a second one would be the first again.
+        // A device has only one legacy stream: two of them would become one stream on device 0.
         let legacy = |s: &&mut sidestream_program::Stream| s.kind == StreamKind::Legacy;
         if p.streams.iter_mut().filter(legacy).count() < 2 {
             for stream in &mut p.streams {

@@ -81,7 +81,7 @@ fn a_report_with_one_race_more_or_less_is_noticed() {
     }
     println!("{dropped} races left out, {unnoticed} of them not adjacent; {added} added");
     assert!(dropped > 300 && added > 100);
-    // A pair that is not adjacent may be reported or not.
+    // A pair that is not adjacent may or may not be reported.
     assert!(unnoticed * 10 < dropped);
 }
 

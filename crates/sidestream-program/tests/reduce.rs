@@ -273,7 +273,7 @@ fn reduced_random_programs_have_their_race() {
         "{all} races, ops left: {lengths:?}; {unsayable} cannot be said, {hidden} do not show"
     );
     assert!(all > programs as usize);
-    // A name for bytes that have had another owner since cannot be expressed in a program.
+    // A program cannot name bytes by a buffer that has since been replaced by another at the same place.
     assert!(unsayable * 100 <= all && hidden == 0);
 }
 

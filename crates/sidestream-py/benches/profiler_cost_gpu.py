@@ -628,8 +628,8 @@ def one_round(folder: Path) -> dict[str, Any]:
             traceback.print_exc()
             failed.append(name)
         gc.collect()
-    # The second round has the reverse order, so that no variant always runs in a process that is further
-    # warmed up.
+    # The second round has the reverse order, so that no variant always runs in a process that has warmed up
+    # more.
     for name in [name for name in (names if ARGS.round == 0 else names[::-1]) if name in first]:
         if time.perf_counter() - begun > ARGS.limit:
             failed.append(f"{name} (no time left)")

@@ -96,15 +96,17 @@ class Job:
         return y
 
     def tensor(self, x: torch.Tensor, times: int, talks: bool) -> None:
-        """A tensor group: the result of each layer is summed over the group before the next layer runs."""
+        """A tensor-parallel group: the result of each layer is summed over the group before the next layer
+        runs.
+        """
         for layer in range(LAYERS):
             x = self.compute(x, layer, times)
             if talks:
                 dist.all_reduce(x, group=self.groups["tensor"])
 
     def data(self, x: torch.Tensor, times: int, talks: bool) -> None:
-        """A data group: gradients are summed while the next layer is computed, and the rank waits for all of
-        them at the end.
+        """A data-parallel group: gradients are summed while the next layer is computed, and the rank waits
+        for all of them at the end.
         """
         works = []
         for layer in range(LAYERS):

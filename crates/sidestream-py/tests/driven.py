@@ -1,5 +1,5 @@
-"""Drives the recorder of a check by hand. The extension has these calls only if it is built with the feature
-`drive`, as for the tests.
+"""Drives the recorder of a check by hand. The extension has the methods declared in `Recorder` below only if
+it is built with the feature `drive`, as for the tests.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ else:
 def recorder(
     raises: bool = False, memory: int = 1 << 30, hidden: tuple[list[str], list[str]] | None = None
 ) -> Recorder:
-    """Make a recorder that observes only these calls, and no PyTorch operators."""
+    """Make a recorder that observes only calls of the methods declared in `Recorder` above, and no PyTorch
+    operators.
+    """
 
     def plan(_: Any) -> Any:
         raise AssertionError("no operator of PyTorch runs here")

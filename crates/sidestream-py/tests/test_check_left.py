@@ -38,7 +38,7 @@ def modes() -> int:
 
 
 def hears_all() -> None:
-    """Like the first check of a process."""
+    """Check that two further checks find every race, as the first check of a process does."""
     for _ in range(2):
         with sidestream.check(simulate=True) as found:
             racy()

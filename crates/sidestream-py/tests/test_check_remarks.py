@@ -251,7 +251,7 @@ def test_a_wait_that_may_be_needed_is_left_alone(why: str) -> None:
 def test_memory_that_is_freed_and_held_is_named_with_its_line(
     pending: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a real allocator knows the pending memory, so the test makes its answer up."""
+    """With `pretend=True` there is no allocator to ask for pending memory: the test supplies the answer."""
     mib, side = 1 << 20, 0x100
     freed: list[tuple[int, int]] = []
 

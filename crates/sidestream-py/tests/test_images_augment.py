@@ -176,7 +176,10 @@ half: Any = 0.5
         (lambda: images.CenterCrop(0), "CenterCrop: size is 0; give one length"),
         (lambda: images.Resize(64, max_size=32), "Resize: max_size is 32, and size 64"),
         (lambda: images.ColorJitter(brightness=-1), "ColorJitter: brightness is -1; give 0 or more"),
-        (lambda: images.ColorJitter(hue=0.6), "ColorJitter: hue is from -0.6 to 0.6; give -0.5 to 0.5"),
+        (
+            lambda: images.ColorJitter(hue=0.6),
+            "ColorJitter: hue is from -0.6 to 0.6; give two numbers from -0.5 to 0.5",
+        ),
         (lambda: images.RandomErasing(value="random"), "RandomErasing: value is "),
         (lambda: images.RandAugment(magnitude=40), "RandAugment: magnitude is 40 of 31 bins"),
         (lambda: images.RandAugment(-1), "RandAugment: num_ops is -1; give a number of operators, 0 or more"),

@@ -88,7 +88,7 @@ def test_without_the_wait_for_the_engines_it_races(mixed: Path, monkeypatch: pyt
     from sidestream.images import _engines
 
     monkeypatch.setattr(_engines.OnDevice, "take", lambda self: self.pixels)
-    # The reading thread does not wait here either; its wait would be enough for most batches.
+    # The reading thread's wait is removed too: it alone would order most batches and hide the race.
     monkeypatch.setattr(_engines.Engines, "wait", lambda self: None)
     with sidestream.check(simulate=1) as run, loader(mixed, decode="gpu") as racy:
         for _ in racy.prefetch("cuda"):
@@ -296,7 +296,7 @@ print(len(again), put(again)[:2], [broken.name.rsplit("/", 1)[1] for broken in a
 def test_cuda_is_asked_for_enough_connections(
     monkeypatch: pytest.MonkeyPatch, mixed: Path, answer: int | None, set_to: str | None
 ) -> None:
-    """CUDA reads the variable when it starts. After that, only a warning is possible."""
+    """CUDA reads CUDA_DEVICE_MAX_CONNECTIONS at start-up. After that, the loader can only warn."""
 
     class Driver:
         def __init__(self, name: str) -> None:

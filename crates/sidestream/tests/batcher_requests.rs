@@ -56,7 +56,7 @@ fn threads_leave_a_batch_to_its_event_loop_for_a_while() {
     all.submit(0, 0, ms(0), None, Some(7)).unwrap();
     all.submit(0, 1, ms(1), None, Some(7)).unwrap();
     assert_eq!(all.due_to_threads(0, ms(5)), Some(ms(55)));
-    // Requests of other threads do not wait that long for a busy loop.
+    // With another thread's request in it, the batch does not wait that long for a busy event loop.
     all.submit(0, 2, ms(2), None, None).unwrap();
     assert_eq!(all.due_to_threads(0, ms(5)), Some(ms(10)));
     assert_eq!(all.due(0), Some(ms(5)));

@@ -386,7 +386,7 @@ fn statistics_count_allocated_reserved_and_active_memory() {
         (0, 1 << 20)
     );
     assert_eq!(freed.active_bytes, 1 << 20, "the kernel still writes it");
-    // Another stream gets other memory, the same stream gets the freed memory.
+    // Another stream gets other memory; only the stream that used the freed memory gets it again.
     let y = b.alloc::<u8>(1 << 20).unwrap();
     let z = a.alloc::<u8>(1 << 20).unwrap();
     let held = device.statistics();

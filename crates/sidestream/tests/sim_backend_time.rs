@@ -146,7 +146,7 @@ fn the_times_of_operations_are_kept_on_demand() {
     assert!(call_start < call_end && call_end < start);
     assert_eq!(end - start, 1_000_000_000);
     assert!(done.iter().any(|done| done.op.0 == 2), "the record too");
-    // The synchronisation returned when the work was complete, and took no time of its own.
+    // The synchronize call returned after the work was complete, and is itself no work of the device.
     let sync = done.iter().find(|done| done.op.0 == 3).unwrap();
     assert!(sync.call_ns.unwrap().1 > end && sync.work_ns.is_none());
     assert!(done.iter().all(|done| done.op.0 != 0), "it was too early");

@@ -262,7 +262,7 @@ pub fn update(
     (updated, result(i32::from(updated.is_err())))
 }
 
-/// Returns why a graph is too different, if it is.
+/// Returns the reason why a graph cannot replace an instantiated one in an update, or `None` if it can.
 fn changed(state: &State, handle: CuGraphExec, graph: CuGraph) -> Answer<Option<i32>> {
     let tables = state.tables();
     let old = &tables.execs.get(handle)?.shapes;

@@ -263,7 +263,7 @@ impl Thread {
 const PATIENCE: u32 = 32;
 /// Maximum number of queries that one counts for.
 const MOST_ASKS: u32 = 4096;
-/// Maximum number of things for which these answers are counted.
+/// Maximum number of queried things for which a thread's "not complete" answers are counted.
 const MOST_KNOWN: usize = 16;
 
 thread_local! {

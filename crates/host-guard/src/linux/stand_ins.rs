@@ -388,7 +388,7 @@ unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sig
     old
 }
 
-/// Unmapped memory is not protected any more: what is mapped there next does not belong to the check.
+/// Unmapped memory is no longer protected: what is mapped there next does not belong to the check.
 unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
     table::forget(at as usize, (at as usize).saturating_add(bytes));
     // SAFETY: the arguments are those of the replaced call.

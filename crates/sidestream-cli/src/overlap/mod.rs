@@ -71,7 +71,7 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(4..=16))]
     streams: u32,
     #[arg(long, default_value = "sim:h200", help = device::help("The GPU: cuda:0, cuda:1 and so on; {sim} or sim:FILE.toml; \
-          auto for cuda:0 if there is one. On a real GPU every time is measured, in several rounds"))]
+          auto: cuda:0 if there is one, otherwise sim:h200. On a real GPU every time is measured, in several rounds"))]
     pub device: String,
     /// The library of the CUDA driver, if not the system's own
     #[arg(long, value_name = "FILE")]

@@ -12,7 +12,7 @@ use crate::replay::{Change, Prediction, Replay};
 
 /// A change that gains less than this part of a step is not worth its effort.
 const GAIN: f64 = 0.05;
-/// If a change is predicted to gain this part of a step, a gain of 5 % is possible.
+/// From a predicted gain of this part of a step on, a gain of 5 % is possible, and no report says that nothing is to be gained.
 const NOTHING: f64 = 0.04;
 /// A finding below this part of a step is not worth a line.
 const WORTH: f64 = 0.02;

@@ -19,7 +19,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Returns whether a library has a form of it with few launches.
+    /// Returns whether a version of this region with fewer launches exists: a fused or `foreach` form of the optimizer `name`,
+    /// or a library's form of a recurrent cell.
     pub fn may_be_fused(&self, name: &str) -> bool {
         match self.part {
             Some(Section::Optimizer) => match optimizer(name) {

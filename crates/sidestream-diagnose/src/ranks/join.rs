@@ -65,7 +65,8 @@ pub struct Group {
     pub members: BTreeSet<u32>,
     /// Whether its exchanges have sequence numbers and were joined by them.
     pub is_numbered: bool,
-    /// Whether the joined exchanges fit together.
+    /// Whether the join can be relied on: a join by sequence numbers always can; otherwise the members of exchanges that end
+    /// together must end at about one time.
     pub is_sound: bool,
 }
 

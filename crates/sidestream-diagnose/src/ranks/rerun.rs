@@ -45,9 +45,9 @@ pub struct Rerun<'r> {
 
 /// How a rank's own work is changed.
 pub enum Pace<'p> {
-    /// Each stretch of work before an exchange takes this long.
+    /// The length of each stretch of work before an exchange, in nanoseconds.
     Each(&'p [f32]),
-    /// All of it takes this many times as long.
+    /// All of the rank's own work takes this many times as long.
     Factor(f64),
 }
 

@@ -587,7 +587,7 @@ fn fused(program: &mut Program, range: &str, trace: &Trace) -> bool {
     changed
 }
 
-/// Submits the launches of these calls as one graph, if there are enough.
+/// Submits the launches of the calls in `part` as one graph, if there are enough.
 fn as_graph(program: &mut Program, part: &[usize]) -> bool {
     let launches = |program: &Program, at: usize| {
         let nodes = program.items[at].submits.all();

@@ -200,8 +200,9 @@ pub struct Profiler {
 
 /// Steps do the same if the numbers of their calls differ by at most one in this many.
 const ALIKE_CALLS: usize = 20;
-/// A usual step relative to the fastest one, and the maximum by which emptying buffers lengthens steps, in hundredths.
+/// The usual length of the mean step, in hundredths of the fastest one.
 const USUALLY: u64 = 125;
+/// The maximum by which emptying buffers lengthens the mean step, in hundredths.
 const MOST_UNSTEADY: u64 = 100;
 
 impl Profiler {

@@ -25,7 +25,7 @@ pub struct Fit {
     pub shares: [Share; 3],
     /// Factors by which the resulting time of a step is multiplied.
     factors: [f64; 3],
-    /// Time of the unmodified step with the usual share, before it is multiplied.
+    /// Time of the unmodified step with the usual share, before its factor is applied.
     unmodified_ns: f64,
 }
 

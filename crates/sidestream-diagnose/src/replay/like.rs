@@ -50,7 +50,7 @@ pub fn first(source: &Source) -> Result<usize, &'static str> {
     match least {
         Some((apart, first)) if apart <= UNLIKE => Ok(first),
         _ => Err(
-            "the causes of idle time change in the course of the trace, so no steps that could be replayed represent all of them",
+            "the causes of idle time change over the trace, so no part of it that is short enough to replay represents the whole",
         ),
     }
 }

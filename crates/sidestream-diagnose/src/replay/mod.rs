@@ -56,19 +56,20 @@ const MOST_ERROR: f64 = 0.03;
 const LEAST_STEPS: usize = 3;
 /// The maximum number of streams of one process that are replayed.
 const MOST_STREAMS: usize = 1_024;
-/// The error of a prediction that comes from neither the replay nor the profiler: the time of kernels varies from run to run.
+/// The error of a predicted time that neither the replay nor the profiler causes: the time of kernels varies from run to run.
 const MODEL: (f64, f64) = (0.95, 1.06);
-/// The error of a gain, relative to the remaining time, since both steps come from one trace.
+/// The error of a predicted gain, relative to the time that remains, since both steps come from one trace.
 const GAIN_OFF: f64 = 0.03;
-/// The variation of the host's own work between runs: the error of a gain from removing it, relative to that gain.
+/// The variation of the host's own work between runs: the error of a predicted gain from removing it, relative to
+/// that gain.
 const HOST_OFF: f64 = 0.05;
 /// Factors for the speed of the link that are tried where no copy of the trace shows it: the link may be half as wide as links
 /// of its generation, or of a later generation.
 const LINK: [f64; 2] = [0.5, 1.6];
 /// Factors for the cost of taking over a batch from a worker, which was measured with two programs and may differ for others.
 const TAKE_OVER: [f64; 2] = [0.6, 1.5];
-/// Factors for the time that workers take for host work, which was measured with one program and may differ for others, and
-/// where more workers share the CPU cores.
+/// Factors for the time that workers take for host work. It was measured with one program; it may differ in others, or if more
+/// workers share the CPU cores.
 const BY_WORKERS: [f64; 2] = [0.87, 1.25];
 /// Factors for the host's time that remains with a few launches instead of many, which is an assumption.
 const FUSED: [f64; 2] = [0.25, 2.0];
@@ -175,7 +176,8 @@ impl Prediction {
         let gains = by_profiler.into_iter().chain(unknown);
         let least = gains.clone().min().unwrap_or(0);
         let most = gains.max().unwrap_or(0);
-        // The error of a change that makes a part faster is relative to the remaining time, not to the gain.
+        // The error of a predicted gain is relative to the time that remains, not to the gain. Changes of the host's work add
+        // an error relative to the gain.
         let mut off_ns = self.likely_ns as f64 * GAIN_OFF;
         if self.changes.iter().any(Change::is_of_the_host) {
             off_ns += likely as f64 * HOST_OFF;

@@ -80,22 +80,23 @@ pub struct Item {
     pub loading_ns: u64,
     /// The part of that which is the host's own work, without any call for half a millisecond or more.
     pub host_work_ns: u64,
-    /// The part of the own work that another thread or process could do.
+    /// The part of the host's own work that another thread or process could do.
     pub movable_ns: u64,
-    /// The range around most of the own work.
+    /// The range around most of the host's own work.
     pub host_work: Option<Name>,
-    /// The part of the own time that workers take over, and their time for it.
+    /// The part of the host's own time that workers take over.
     pub moved_ns: u64,
+    /// The time that workers take for it.
     pub worker_ns: u64,
     /// The batch or the step that this work is for, and the kind of workers that do it.
     pub batch: u32,
     pub pool: Pool,
-    /// The part of the own time that remains with a few launches instead of many.
+    /// The part of the host's own time that remains with a few launches instead of many.
     pub fused_ns: u64,
     /// Time to take over the result from a worker.
     pub take_over_ns: u64,
-    /// The parts of the own time, and of the time in the call, that a step without the profiler would not have: one-time work,
-    /// and the profiler's own work.
+    /// The parts of the host's own time, and of the time in the call, that a step without the profiler would not have: one-time
+    /// work, and the profiler's own work.
     pub apart_ns: (u64, u64),
     /// Start of the call.
     pub start_ns: i64,

@@ -43,19 +43,19 @@ pub(crate) enum Kind {
     Positive,
     /// A whole number within bounds.
     Count,
-    /// Two numbers, the lower one first.
+    /// Two numbers, the lower first.
     Pair,
     /// Two shares of the size.
     Shares,
     /// Two numbers, x and y.
     Place,
-    /// One number, or two, the lower one first.
+    /// One number, or two, the lower first.
     Between,
-    /// One number, the distance to both sides of zero, or two numbers, the lower one first.
+    /// One number, the distance to both sides of zero, or two numbers, the lower first.
     Around,
     /// As `Around`; zero has no effect.
     Hue,
-    /// One number, the distance to both sides of one, or two numbers, the lower one first; zero has no effect.
+    /// One number, the distance to both sides of one, or two numbers, the lower first; zero has no effect.
     Factors,
     /// As `Around`, for x; or two pairs, for x and for y.
     Shear,
@@ -300,10 +300,10 @@ impl Argument {
         // Written so that NaN is refused.
         let is_right = a >= low && a <= b && b <= high;
         let give = || match (low, high) {
-            (f64::MIN, f64::MAX) => "finite numbers, the lower one first".to_owned(),
-            (f64::MIN_POSITIVE, f64::MAX) => "numbers above 0, the lower one first".to_owned(),
-            (_, f64::MAX) => format!("at least {low:.3}, and the lower one first"),
-            _ => format!("{low} to {high}, and the lower one first"),
+            (f64::MIN, f64::MAX) => "finite numbers, the lower first".to_owned(),
+            (f64::MIN_POSITIVE, f64::MAX) => "numbers above 0, the lower first".to_owned(),
+            (_, f64::MAX) => format!("two numbers of at least {low:.3}, the lower first"),
+            _ => format!("two numbers from {low} to {high}, the lower first"),
         };
         (!is_right).then(|| format!("{name} is from {a} to {b}; give {}", give()))
     }

@@ -50,7 +50,7 @@ impl Kind {
     /// Reads a number from the first [`bytes`](Kind::bytes) bytes.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If `bytes` is shorter than [`bytes`](Kind::bytes).
     #[track_caller]
     pub fn value(self, bytes: &[u8]) -> f32 {
         match self {

@@ -100,7 +100,8 @@ pub(crate) fn inverse_affine(
     inverse
 }
 
-/// Returns the map for an inverse whose coordinates are relative to the middles of the result and of the picture.
+/// Returns the map from coordinates in `from` to those in `to`. In `inverse`, both are relative to the middle of their
+/// picture.
 pub(crate) fn about_middles(inverse: [f64; 6], from: Size, to: Size) -> Matrix {
     let half = |size: Size| (f64::from(size.width) / 2.0, f64::from(size.height) / 2.0);
     let ((fx, fy), (tx, ty)) = (half(from), half(to));

@@ -157,7 +157,7 @@ operators! {
     RandomVerticalFlip {
         p: Probability => f64 = "0.5";
     }
-    /// Turn counter-clockwise by a random angle within a range, or by up to one angle to either side.
+    /// Turn counter-clockwise by a random angle in the range ``degrees``, where 30 means -30 to 30.
     RandomRotation {
         degrees: Around => [f64; 2];
         interpolation: Interpolation => Interpolation = "nearest";
@@ -316,7 +316,7 @@ pub(super) fn check(operators: &[Operator]) -> Result<()> {
             return refuse(at, fault);
         }
         if mixed {
-            return refuse(at, "MixUp and CutMix mix finished pictures; put it before them, and give only one of the two".into());
+            return refuse(at, "MixUp and CutMix mix finished pictures; put this operator before them, and give only one of the two".into());
         }
         let may_follow = operator.is_last() || matches!(operator, Operator::RandomErasing { .. });
         if normalized && !may_follow {

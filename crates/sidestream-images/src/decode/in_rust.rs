@@ -85,7 +85,7 @@ fn refuse(header: &Header) -> Result<(), Broken> {
         _ => return Ok(()),
     };
     let why = format!(
-        "{what}, which zune-jpeg does not read; convert it, or build with the feature `turbojpeg`"
+        "{what}, and zune-jpeg does not read such pictures; convert it, or build with the feature `turbojpeg`"
     );
     Err(Broken::Unsupported(why))
 }

@@ -82,7 +82,7 @@ fn arguments_are_refused_by_the_operators_place() {
                 saturation: None,
                 hue: Some([-0.6, 0.1]),
             }],
-            "hue is from -0.6 to 0.1; give -0.5 to 0.5",
+            "hue is from -0.6 to 0.1; give two numbers from -0.5 to 0.5",
         ),
         (
             vec![Operator::RandomRotation {
@@ -92,7 +92,7 @@ fn arguments_are_refused_by_the_operators_place() {
                 center: None,
                 fill: [0.0; 3],
             }],
-            "degrees is from 0 to inf; give finite numbers, the lower one first",
+            "degrees is from 0 to inf; give finite numbers, the lower first",
         ),
         (
             vec![Operator::RandomRotation {

@@ -32,7 +32,8 @@ impl Lifted {
     }
 }
 
-/// Converts the operations to a program; none if the format cannot express one of them, or how they share memory.
+/// Converts the operations to a program. Returns `None` if the format cannot express one of the operations, or how they
+/// share memory.
 pub fn lift(ops: &[&Op], cut: &Cut<'_>) -> Option<Lifted> {
     let mut lift = Lift {
         cut,

@@ -39,7 +39,7 @@ from sidestream._batcher_fork import MADE, Forked
 from sidestream._sidestream import BatcherStatistics, DeviceError, Requests
 
 #: Seconds after which a thread launches a batch that is due in an event loop, if requests of other threads
-#: and loops wait behind the batch; otherwise ten times this.
+#: and loops wait behind the batch; if none do, ten times as long.
 _GRACE_S = 0.005
 #: Number of threads that are woken at once after their requests have ended. Of 64 threads, waking 4 at once
 #: took half the time of waking all (`benches/requests_host.py`); waking fewer made batches smaller.

@@ -283,7 +283,8 @@ def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 def _held_memory(recorder: Recorder) -> None:
     """Let the recorder ask PyTorch's allocator which freed memory waits for other streams. In the simulated
-    allocator, work takes no time, so such memory waits until the host has waited for these streams.
+    allocator work takes no time; freed memory counts as waiting until the host has waited for these streams,
+    or is so far ahead that CUDA would have blocked it.
     """
     import torch
 

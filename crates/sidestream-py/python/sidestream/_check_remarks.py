@@ -123,11 +123,11 @@ def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]
         at = _check_fix.own(stack)
         if launched is not None and ends is not None and at is not None:
             text = (
-                f"{first['operator']} is read while work that was launched before ({before['operator']} at "
-                f"{_check_fix.line(launched)}) is not waited for, and before {_check_fix.line(ends)} reads "
-                "the clock again the host waits for that work, too: the rest of it is in the measured "
-                "time; wait before the first reading as well (`torch.cuda.synchronize()`), or measure "
-                "with events"
+                f"{first['operator']} starts a measurement while earlier work ({before['operator']} at "
+                f"{_check_fix.line(launched)}) may still be running, and the host waits for that work before "
+                f"{_check_fix.line(ends)} reads the clock again: the measured time includes the rest of the "
+                "earlier work; wait before the first reading as well (`torch.cuda.synchronize()`), or "
+                "measure with events"
             )
             found.setdefault((at.file, at.line), ("HOST_CLOCK", text, stack))
     yield from found.values()
@@ -171,7 +171,7 @@ def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[in
 
 def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
     """Yield devices with more streams than connections, with the line that created most of the streams. If
-    the variable is set, the user already knows about connections.
+    CUDA_DEVICE_MAX_CONNECTIONS is set, the user already knows about connections.
     """
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
         return

@@ -216,16 +216,16 @@ class NamedStream:
 
 @dataclass(frozen=True)
 class HostAccesses:
-    """The share of pinned memory in asynchronous copies that was watched for loads and stores of the host
-    outside operators.
+    """How much of the pinned memory in asynchronous copies was watched for host loads and stores made outside
+    operators.
 
     Attributes:
         copies: Number of asynchronous copies of pinned memory.
         bytes: Number of bytes that they copied.
-        guarded_bytes: Bytes of these that were watched for stores, and in downloads for loads, to the byte
-            and with the line.
-        compared_bytes: Bytes that were compared when the host had waited: stores to them are found, without
-            the line.
+        guarded_bytes: Bytes watched for stores and, in downloads, also for loads. An access is reported with
+            its exact bytes and its source line.
+        compared_bytes: Bytes whose contents were compared after the host had waited. Stores are found, but
+            not their source lines.
         unwatched_bytes: The rest, for which no access is found.
         lost: Number of accesses that were noticed and not recorded, since too many came at once.
         problem: Why nothing is watched, or no longer; None where memory is watched.
@@ -260,7 +260,7 @@ class HostAccesses:
             )
         if self.problem is not None:
             parts.append(
-                f"loads and stores of the host outside operators are not observed: {self.problem}"
+                f"host loads and stores outside operators are not observed: {self.problem}"
             )
         if self.refused is not None:
             at = printable(f" at {self.refused[0].file}:{self.refused[0].line}") if self.refused else ""

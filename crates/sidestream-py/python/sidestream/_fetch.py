@@ -217,8 +217,8 @@ class _Side:
         self.kind = torch.cuda.Stream
         self.stream = torch.cuda.Stream(device)
         self.ids = (self.stream.stream_id, self.stream.device_index, self.stream.device_type)
-        #: One event per thread: no other thread may record it between its record and the wait for that
-        #: record.
+        #: One event per thread, so that no other thread can record it again before its owner has waited for
+        #: it.
         self._own = threading.local()
         #: None for a simulated GPU, which has no driver.
         self.outbox = (

@@ -130,7 +130,7 @@ impl Recorder {
         }
     }
 
-    /// Reports a copy of any direction.
+    /// Reports a copy in any direction.
     pub(super) fn copy<'py>(
         &self,
         plan: &Plan,

@@ -411,7 +411,7 @@ impl Recorder {
         self.of_threads(py, |threads, thread| threads.take_over(thread, what));
     }
 
-    /// The object is not taken over any more.
+    /// Forgets an object that no thread will take over again.
     fn forget_over(&self, what: u64) {
         if let Some(threads) = &mut self.core.lock().threads {
             threads.forget(what);

@@ -211,8 +211,8 @@ impl Idle {
         }
     }
 
-    /// The time between events that were recorded by these calls was taken: downloads in between are part of what was
-    /// measured.
+    /// The program took the time between the events that the calls `from` and `to` recorded: downloads between them are
+    /// part of what was measured.
     fn measured(&mut self, from: OpId, to: OpId) {
         for place in self.places.iter_mut().filter(|p| p.how == How::Download) {
             if place

@@ -104,7 +104,7 @@ struct Engine {
     /// The code object of the Python function that calls the engine.
     #[pyo3(item)]
     code: Py<PyAny>,
-    /// Returns the graph node that runs in this thread.
+    /// The function that returns the graph node that runs in the calling thread.
     #[pyo3(item)]
     node: Option<Py<PyAny>>,
 }

@@ -84,7 +84,7 @@ struct Late {
     device: u32,
     /// The number of calls that may have caused the error.
     count: u64,
-    /// The last of these calls: place, stream and number.
+    /// The last calls that may have caused the error: place, stream and number.
     last: Vec<(Site, StreamId, u64)>,
 }
 

@@ -177,7 +177,7 @@ impl Threads {
         }
     }
 
-    /// The object is not taken over any more.
+    /// Forgets an object that no thread will take over again, and makes its flags available again.
     pub fn forget(&mut self, what: u64) {
         for (thread, flag) in self.handed.remove(&what).unwrap_or_default() {
             // A flag must be clear before it is reused.

@@ -77,7 +77,7 @@ struct Looked {
 /// The work in one legacy stream after which no second blocking stream has worked yet.
 #[derive(Debug, Default)]
 struct Serial {
-    /// Work after which no blocking stream has worked yet, each with the one stream that it waits for, or `None`
+    /// The operations after which no blocking stream has worked yet. Each has the stream that it waits for, or `None`
     /// if it waits for several.
     fresh: Vec<(Place, Option<StreamId>)>,
     /// Work after which only `stream` has worked; `stream` is also the one that it waits for.

@@ -72,7 +72,7 @@ impl Page<'_> {
         out
     }
 
-    /// Returns the text of a fix and the races that it fixes: the most telling one in full.
+    /// Returns the text of a fix and of the races that it fixes. Only the most telling race is shown in full.
     fn mend(&self, mend: &Mend) -> String {
         let races = &self.report.races;
         let (one, others) = match mend.races.split_first() {

@@ -300,8 +300,8 @@ impl Root {
 }
 
 impl Unordered {
-    /// Adds the access to the list of unordered ones. Many cells may contain one pair: duplicates are dropped
-    /// before the list grows beyond a size that an ordinary operation never reaches.
+    /// Adds the access to the list of unordered ones. The same pair may be found in many cells, so duplicates are
+    /// dropped before the list grows beyond a size that an ordinary operation never reaches.
     fn add_to(self, found: &mut Vec<Unordered>) {
         if found.len() >= 4_096 && found.len() == found.capacity() {
             Unordered::keep_one_a_pair(found);

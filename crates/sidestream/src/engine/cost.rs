@@ -170,7 +170,7 @@ impl Profile {
         let blocks_per_sm = resident.per_sm;
         let slots = resident.slots_of(grid.blocks);
 
-        // The mean thread: arithmetic, and memory accesses with one load and one store in flight (Little's law).
+        // An average thread does arithmetic, and memory accesses with one load and one store in flight (Little's law).
         let bytes = grid.bytes as f64;
         let trip_bytes = 2.0 * f64::from(grid.access_bytes.max(1));
         let trips = bytes / trip_bytes / threads;

@@ -61,7 +61,7 @@ pub(super) struct Kernels {
     most: usize,
     updated_ns: u64,
     next: (u64, u64),
-    /// Whether the next end is that of a body.
+    /// Whether `next` is the end of a body, rather than of blocks.
     next_is_body: bool,
 }
 

@@ -234,7 +234,8 @@ pub(super) fn tag_of(record: &Record<'_>) -> u8 {
     }
 }
 
-/// For the first byte of a record other than an operation: returns the name of its kind, and a record to read into.
+/// Returns the name of the kind of record that begins with byte `tag`, and a record to read into. Returns `None` for an
+/// operation or an unknown kind.
 pub(super) fn of_tag(tag: u8) -> Option<(&'static str, Record<'static>)> {
     let op = OpId(0);
     Some(match tag {

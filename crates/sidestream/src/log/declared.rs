@@ -238,7 +238,7 @@ impl Declared {
     }
 }
 
-/// Returns the error for too many accesses, which is detected before memory is allocated for them.
+/// Returns the error for too many accesses. The number is checked before memory is allocated for them.
 pub(super) fn too_many_accesses() -> Problem {
     Problem::TooMuch {
         what: "accesses in an operation",

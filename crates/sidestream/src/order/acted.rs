@@ -71,7 +71,8 @@ impl Order {
         device.is_some_and(|device| device.acted.is_kept)
     }
 
-    /// Returns at least those streams of a device that have acted after this many calls, in any order.
+    /// Returns the streams of a device that have acted since the call count was `calls`, in any order. With few streams
+    /// it returns all of them.
     pub(crate) fn acted_since(
         &self,
         device: DeviceId,

@@ -61,7 +61,7 @@ impl Capture {
         self.members[at].seen[at] += 1;
     }
 
-    /// Returns the content of an event record in `stream`.
+    /// Returns the content of a record in `stream`: the nodes that are ordered before it.
     pub(super) fn record(&mut self, stream: StreamId) -> Seen {
         let at = self.member(stream);
         self.members[at].seen.clone()

@@ -328,7 +328,7 @@ impl Clock {
 }
 
 impl Frozen {
-    /// Keeps only the steps that a clock whose last step is `step` knows too.
+    /// Keeps only the steps that `clock`, whose last step is `step`, knows too.
     #[cold]
     fn meet(&mut self, clock: &Clock, step: Epoch) {
         let reach_far = |far: &mut Far, step: Epoch| {

@@ -482,7 +482,8 @@ impl Order {
         }
     }
 
-    /// R27, R31, R35: memory is freed at the call. Devices were observed to wait first.
+    /// R27, R31, R35: the call frees the memory. It was observed to wait for the device first, where `waits` is set; that
+    /// is not guaranteed.
     fn end_of_life(&mut self, thread: ThreadId, waits: bool, rule: u8, steps: &mut Steps) {
         let mut step = Step::on(Chain::Thread(thread));
         step.performs = Performs::All;

@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::graph::{Graph, GraphBuilder};
 use crate::stream::Stream;
 
-/// Describes the graph of a slot, and returns the keys of the input and of the output among its pinned memory.
+/// Adds the nodes of a slot's graph, and returns the keys of the graph's pinned memory that holds the input, and of that
+/// for the output.
 pub(super) type Describe<I, O> =
     Box<dyn FnMut(&Stream, &mut GraphBuilder) -> Result<(I, O)> + Send>;
 

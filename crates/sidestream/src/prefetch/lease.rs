@@ -54,7 +54,7 @@ impl Lease {
     /// Returns one of the batch's leaves.
     ///
     /// # Panics
-    /// If there are fewer leaves.
+    /// If `index` is not less than [`leaves`](Self::leaves).
     #[track_caller]
     pub fn leaf(&self, index: usize) -> Region<'_> {
         let (start, bytes) = self.layout[index];
@@ -93,7 +93,7 @@ impl Lease {
     /// captured, or an error of the driver.
     ///
     /// # Panics
-    /// If there are fewer leaves.
+    /// If `index` is not less than [`leaves`](Self::leaves).
     #[track_caller]
     pub fn read(&self, index: usize, into: &mut [u8]) -> Result<()> {
         let leaf = self.leaf(index);

@@ -144,7 +144,7 @@ pub struct Statistics {
     pub direct_bytes: u64,
     /// The number of slots now, including those in use.
     pub slots: usize,
-    /// The number of slots added because the consumer kept all of them.
+    /// The number of slots that were added because the consumer kept the batches of all existing slots.
     pub grown: u64,
     /// The number of slots that are not used again, because the end of a use could not be recorded.
     pub retired: u64,

@@ -360,7 +360,7 @@ impl fmt::Debug for Runtime {
 
 impl Drop for Runtime {
     /// Runs when no handle is left. Submitted work still runs; after it has completed, all memory and objects are
-    /// freed.
+    /// freed. A runtime that lost its device, or that a forked process has inherited, frees nothing.
     fn drop(&mut self) {
         if !self.backend.is_this_process() {
             self.live.forget();

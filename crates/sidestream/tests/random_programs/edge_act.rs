@@ -79,7 +79,7 @@ pub enum Settles {
     /// The memory is recorded on the stream, after the work or before it, and dropped.
     Note,
     NoteBefore,
-    /// The promise is not kept. That is a race, which only the tests for this case have.
+    /// The promise is broken. That makes a race, so only the tests of this race do it.
     Never,
 }
 

@@ -247,7 +247,8 @@ fn the_legacy_stream_cannot_be_captured(target: Target) {
     expect_device(&device, &x, 2);
 }
 
-/// A refused call may invalidate a capture or not: each case has a machine of its own, and leaves the device usable.
+/// A refused call may or may not invalidate the capture, so each case opens a machine of its own. The device must be usable
+/// afterwards.
 fn each_refused<const N: usize>(target: Target, cases: [&dyn Fn(&Device); N]) {
     for case in cases {
         let device = target.open();

@@ -67,7 +67,7 @@ pub struct RankJob {
     pub layers: usize,
     /// Time of a kernel of a layer, in nanoseconds.
     pub kernel_ns: f64,
-    /// Time of an exchange in a tensor group, in nanoseconds.
+    /// Time of an exchange in a tensor-parallel group, in nanoseconds.
     pub tensor_ns: f64,
     /// Time of an exchange from a stage to the next, in nanoseconds.
     pub pair_ns: f64,
@@ -154,7 +154,7 @@ impl RankJob {
         tensor * pipe * data
     }
 
-    /// Returns a rank's position in the tensor group, the pipeline and the data group.
+    /// Returns a rank's position in the tensor-parallel group, the pipeline and the data-parallel group.
     fn place(&self, rank: usize) -> (usize, usize, usize) {
         let (tensor, pipe, _) = self.shape;
         (rank % tensor, rank / tensor % pipe, rank / (tensor * pipe))

@@ -89,7 +89,7 @@ struct Exchange {
     operation: &'static str,
     peer: Option<usize>,
     ns: f64,
-    /// Whether the stream of kernels waits for the exchange.
+    /// Whether the compute stream waits for the exchange.
     waits: bool,
 }
 

@@ -11,7 +11,7 @@ pub fn machine_paths(file: &str, text: &str) -> Vec<Complaint> {
     let mut out = Vec::new();
     for (index, line) in text.lines().enumerate() {
         for folder in MACHINE.map(|name| format!("/{name}/")) {
-            // The end of a longer path or of an address is not a machine's root.
+            // Inside a longer path or an address, the folder is not at the root of a machine.
             let starts = |at: usize| {
                 let before = line[..at].chars().next_back();
                 before.is_none_or(|c| !c.is_alphanumeric() && !"._-~/}>)".contains(c))

@@ -90,7 +90,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE:US,…", value_delimiter = ',', value_parser = model::size_and_us, conflicts_with_all = ["layers", "row"])]
     kernel_us: Vec<(u32, f64)>,
     #[arg(long, default_value = "sim:h200", help = device::help("The GPU: cuda:0, cuda:1 and so on; {sim} or sim:FILE.toml; \
-          auto for cuda:0 if there is one"))]
+          auto: cuda:0 if there is one, otherwise sim:h200"))]
     device: String,
     /// The library of the CUDA driver, if not the system's own
     #[arg(long, value_name = "FILE")]
@@ -229,7 +229,7 @@ impl Args {
                 self.streams
             ),
             Way::Batching | Way::Both => format!(
-                "a batch held {:.1} requests on average, which cost the host one request's calls",
+                "a batch held {:.1} requests on average and cost the host the calls of one request",
                 best.mean_batch()
             ),
         };

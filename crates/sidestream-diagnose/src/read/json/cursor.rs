@@ -1,8 +1,8 @@
 //! Reads JSON as profilers write it, which is not always valid JSON.
 //!
 //! Names with unescaped quotes, control characters, bytes that are not UTF-8, and numbers such as `NaN` all occur. A quote ends
-//! a string only if what follows can follow a string, so that `"name": "f("a", 1)", "pid": 3` has one name. The caller must
-//! skip whatever remains.
+//! a string only if what follows can follow a string, so that `"name": "f("a", 1)", "pid": 3` has one name. What is
+//! still not a value gives [`Stop::Bad`], and the caller must skip it.
 //!
 //! The cursor reads a window of the file. At the end of the window it stops with [`Stop::More`], and the caller starts the
 //! value again with a longer window.

@@ -40,8 +40,8 @@ pub fn ranges(out: &mut String, report: &Report) -> fmt::Result {
     if rows.is_empty() {
         return Ok(());
     }
-    let sub = "The ranges that the program named, nested: the time of the host in each, of the work it launched on devices, and in \
-               which devices were idle because of it.";
+    let sub = "The ranges that the program named, nested: the host’s time in each, the device time of the work that was launched in \
+               it, and the time for which devices were idle because of the range.";
     head(out, ("ranges", "Ranges", sub), &RANGES)?;
     for node in rows {
         write!(
@@ -66,7 +66,7 @@ pub fn ranges(out: &mut String, report: &Report) -> fmt::Result {
         let (device, idle) = (some(outside.device_ns), some(outside.idle_ns));
         write!(
             out,
-            "<p class=\"sub\">Outside of all of them: {device} of the time of devices, and {idle} of their idle time.</p>"
+            "<p class=\"sub\">Outside all ranges: {device} of the devices’ time, and {idle} of their idle time.</p>"
         )?;
     }
     write!(out, "</section>")

@@ -23,8 +23,8 @@ pub fn findings(out: &mut String, report: &Report) -> fmt::Result {
     }
     write!(
         out,
-        "<section id=\"findings\"><h2>Findings</h2><p class=\"sub\">The most valuable first: by how \
-         much a step would be shorter without it, and where to look in the trace.</p>\
+        "<section id=\"findings\"><h2>Findings</h2><p class=\"sub\">The most valuable first: the time \
+         that a step would save without the cause, and where to look in the trace.</p>\
          <ol class=\"findings\">"
     )?;
     let step_ns = report.judged_step_ns();

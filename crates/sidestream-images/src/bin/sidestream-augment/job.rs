@@ -234,7 +234,7 @@ fn fill(
     Ok(Some(used))
 }
 
-/// Opens the device. If a driver is named and has no GPU, that is an error; no GPU is simulated instead.
+/// Opens the device. If a driver is named and finds no GPU, that is an error: the device is not simulated instead.
 fn opened(asked: &Asked<'_>) -> Result<Device, Failure> {
     let options = Options::new().notice(|text| {
         let text = text.strip_prefix("sidestream: ").unwrap_or(text);

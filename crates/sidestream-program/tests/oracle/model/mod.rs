@@ -88,7 +88,7 @@ pub struct Race {
     /// that is at least as strong as `adjacent`.
     pub fits: BTreeSet<Kind>,
     /// The kind that wins among the adjacent byte conflicts; none if no byte conflict is adjacent. A pair with an
-    /// adjacent conflict must be printed, another may be.
+    /// adjacent conflict must be printed; any other pair may or may not be.
     pub adjacent: Option<Kind>,
     pub buffer: Option<String>,
     pub first: usize,

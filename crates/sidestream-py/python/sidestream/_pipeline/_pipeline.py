@@ -581,7 +581,8 @@ def _length_of(items: Any) -> int:
 
 
 def _as_one_batch(items: Any) -> str:
-    """Return the advice for items that look like the parts of one batch, or nothing if they cannot be that.
+    """Return the advice for items that look like the parts of one batch, or an empty string if they cannot
+    be such parts.
     """
     kind = type(items).__name__
     if (

@@ -55,7 +55,7 @@ class SweepRow:
 
     @property
     def verdict(self) -> str:
-        """Whether streams or graphs are worth it at this size, in a sentence."""
+        """One sentence that says whether streams or graphs are worth their effort at this size."""
         if self.choice is None:
             return f"no figures: {self.failed}"
         if self.gain is None:

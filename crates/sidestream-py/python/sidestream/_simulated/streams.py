@@ -377,7 +377,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             raise RuntimeError("an event of a simulated GPU cannot be shared with another process")
 
         def __del__(self) -> None:
-            # At the end of the interpreter, which clears modules, this is None.
+            # The interpreter clears modules when it ends, and the callbacks are then None.
             if self.cuda_event and not streams.is_over and _gpu_trace.EventDeletionCallbacks is not None:
                 _gpu_trace.EventDeletionCallbacks.fire_callbacks(self.cuda_event)
 

@@ -378,7 +378,7 @@ def from_torchvision(
     return Compose(found, seed=seed, fuse=fuse, channels_last=channels_last)
 
 
-#: Operators that convert images to tensors, which `Compose` takes anyway.
+#: Operators of torchvision that are skipped: `Compose` works on tensors already, and `Identity` does nothing.
 _DROPPED = ("ToImage", "PILToTensor", "ToPureTensor", "Identity")
 
 

@@ -142,10 +142,10 @@ class Operator:
     def _around(self, name: str, value: Any) -> tuple[float, ...]:
         """Return two bounds: the given ones, or for one number the negative and the positive number."""
         if hasattr(value, "__len__"):
-            return self._numbers(name, value, 2, "a non-negative number, or two numbers, the lower one first")
+            return self._numbers(name, value, 2, "a non-negative number, or two numbers, the lower first")
         most = self._number(name, value)
         if most < 0:
-            self._refuse(name, value, "a non-negative number, or two numbers, the lower one first")
+            self._refuse(name, value, "a non-negative number, or two numbers, the lower first")
         return -most, most
 
     def _factors(self, name: str, value: Any) -> tuple[float, ...] | None:

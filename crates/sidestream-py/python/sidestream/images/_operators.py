@@ -72,7 +72,7 @@ class RandomVerticalFlip(Operator):
 
 
 class RandomRotation(Operator):
-    """Turn counter-clockwise by a random angle within a range, or by up to one angle to either side."""
+    """Turn counter-clockwise by a random angle in the range ``degrees``, where 30 means -30 to 30."""
 
     def __init__(
         self, degrees: float | Pair, interpolation: Any = "nearest", expand: bool = False,

@@ -187,7 +187,7 @@ impl World {
         if !is_complete
             || goes_on.is_none() && !(self.plan.threads == 1 && self.waits_anyhow(&other, is_told))
         {
-            // The promise cannot be kept: the buffer is not used any more.
+            // The promise cannot be kept, so the buffer is never used again.
             self.forgotten
                 .lock()
                 .extend(guard.take().map(|slot| Box::new(slot) as _));

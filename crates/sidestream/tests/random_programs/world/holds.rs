@@ -26,7 +26,7 @@ pub(super) struct Buffer {
 /// The effect of a node on the plain vectors.
 pub(super) type Step = Box<dyn Fn(&mut Holds) + Send + Sync>;
 
-/// Values of a buffer, or of pinned memory, counted from the first that is used.
+/// A range of the values of a buffer or of pinned memory. Position 0 is the first value that is used.
 #[derive(Clone)]
 pub(super) struct Values {
     pub(super) at: usize,
