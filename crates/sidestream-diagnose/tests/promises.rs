@@ -257,7 +257,7 @@ fn replayed_steps_are_representative() {
     let ends = phases(80, |step| !(10..70).contains(&step));
     let why = ends.replay.map(|replay| replay.steps);
     let why = why.expect_err("no steps stand for the trace");
-    assert!(why.contains("like all of them"), "{why}");
+    assert!(why.contains("represents the whole"), "{why}");
 }
 
 #[test]

@@ -133,7 +133,7 @@ def test_arguments_of_another_kind_are_refused() -> None:
 def test_an_object_that_is_not_an_event_is_refused() -> None:
     stream = Stream("sim:h200")
     for use in (stream.wait_event, stream.record_event):
-        with pytest.raises(TypeError, match="7 is no event"):
+        with pytest.raises(TypeError, match="7 is not an event"):
             use(7)
     with pytest.raises(ValueError, match="belongs to sim:a100"):
         Event(device="sim:h200").record(Stream("sim:a100"))

@@ -45,7 +45,7 @@ fn arguments_are_refused_by_the_operators_place() {
         ),
         (
             vec![Operator::MixUp { alpha: 1.0 }, flip(0.5)],
-            "put it before MixUp or CutMix",
+            "put this operator before them",
         ),
         (
             vec![Operator::MixUp { alpha: 0.0 }],
