@@ -1,5 +1,5 @@
-//! The checker against all pairs of random programs: nothing ordered may be reported, and everything adjacent must
-//! be.
+//! Compares the checker with a search of all pairs of conflicting accesses in random programs: it must report no ordered
+//! pair, and every unordered pair between which no other access hides the first.
 //!
 //! Here order is reachability in the whole graph of steps, and memory is single bytes with every access that was ever
 //! made to them, without clocks, cells or pruning. The graph comes from the same rule book, so this tests the

@@ -612,7 +612,7 @@ fn as_graph(program: &mut Program, part: &[usize]) -> bool {
         } else if is_first || !program.items[at].submits.is_empty() {
             continue;
         }
-        // Calls between the launches of a graph are not repeated.
+        // A replayed graph makes neither its later kernel launches nor the calls between them again.
         program.items[at].replay_as_graph();
     }
     true

@@ -427,7 +427,7 @@ impl Recorder {
             Some(function) => format!("{what} ({function})"),
             None => what.to_owned(),
         };
-        // Python code runs here, and may re-enter this function: then there is no place.
+        // This runs Python code, which may re-enter this function while `stacks` is locked; the inner call records no stack.
         let stack = match self.stacks.try_lock().as_deref_mut() {
             Some(Some(stacks)) => stacks.of_lines(py, hit.frames.lines()),
             _ => 0,

@@ -181,8 +181,8 @@ impl Checker {
     }
 
     /// Returns the call sites none of whose waits was needed: without these waits, all conflicting accesses would still be
-    /// ordered. A wait counts once the host has waited for the same work; with `ended`, the program makes no further
-    /// calls, and the other waits count as well.
+    /// ordered. A wait is judged only after the host itself has waited for the same work, because until then a later access
+    /// may still need it. Pass `ended` if the program makes no further calls: then the remaining waits are judged too.
     ///
     /// This is true only of the calls that were recorded: the program must have a single host thread, and a kernel that was
     /// not recorded may need a wait that this function returns.

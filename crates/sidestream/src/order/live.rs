@@ -28,8 +28,8 @@ enum Known {
 /// The number of entries that fill a cache line together with the tag.
 pub const FEW: usize = 15;
 
-/// The largest number of a step. It fits a signed number, since baseline x86-64 (SSE2) compares signed numbers four at a
-/// time, but unsigned ones only one by one.
+/// The largest number of a step. It fits a signed number: baseline x86-64 (SSE2) compares only signed numbers four at a
+/// time; for unsigned ones it must first flip the sign bits.
 const MOST: u32 = i32::MAX as u32;
 
 /// The clock of a stream, protected by the stream's lock.

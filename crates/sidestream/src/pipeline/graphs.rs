@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::graph::{Graph, GraphBuilder};
 use crate::stream::Stream;
 
-/// Adds the nodes of a slot's graph, and returns the keys of the graph's pinned memory that holds the input, and of that
-/// for the output.
+/// Adds the nodes of a slot's graph. Returns two sets of keys into the graph's pinned memory: those of the input and those
+/// of the output.
 pub(super) type Describe<I, O> =
     Box<dyn FnMut(&Stream, &mut GraphBuilder) -> Result<(I, O)> + Send>;
 

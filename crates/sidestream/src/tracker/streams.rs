@@ -60,8 +60,8 @@ pub(crate) enum Made {
     Adopted(u64),
 }
 
-/// The streams of a device that were made so far. The driver's streams are kept for reuse: creating one takes longer
-/// than all other work of these functions.
+/// The streams made on a device so far. The driver handle of a dropped stream is kept for reuse, since creating one takes
+/// longer than everything else that creating a stream does.
 #[derive(Default)]
 pub(crate) struct Streams {
     pub(super) made: Mutex<Vec<Arc<Core>>>,

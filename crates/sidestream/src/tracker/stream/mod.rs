@@ -186,9 +186,10 @@ pub(crate) fn is_of(stream: &Stream, call: &'static str, block: &Block) -> Resul
 fn foreign(call: &'static str) -> Error {
     Error::Invalid {
         call,
-        why: "the buffer belongs to another machine than the stream; open both devices together \
-              with `Device::open_all`"
-            .into(),
+        why:
+            "the buffer and the stream were opened by separate calls of `Device::open`; open both \
+              devices with one `Device::open_all`"
+                .into(),
     }
 }
 
