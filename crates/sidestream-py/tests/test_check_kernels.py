@@ -345,8 +345,8 @@ def test_launches_of_triton_and_inductor_are_observed(monkeypatch: pytest.Monkey
         recorder.pretend_stream(8)
         # A store to a kernel's own result covers all of it.
         CachingAutotuner().run(x, out, 1024, stream=8)
-    # A store by a hand-written kernel also counts as covering the whole tensor, if the kernel's code, arguments
-    # and grid prove that it does.
+    # A store by a hand-written kernel also counts as covering the whole tensor, if the kernel's code,
+    # arguments and grid prove that it does.
     assert [(race.kind, race.first.operator, race.severity) for race in found.races] == [
         ("WAW", "add", "error")
     ]

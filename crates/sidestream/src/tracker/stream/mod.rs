@@ -186,10 +186,9 @@ pub(crate) fn is_of(stream: &Stream, call: &'static str, block: &Block) -> Resul
 fn foreign(call: &'static str) -> Error {
     Error::Invalid {
         call,
-        why:
-            "the buffer and the stream were opened by separate calls of `Device::open`; open both \
-              devices with one `Device::open_all`"
-                .into(),
+        why: "the buffer and the stream are of separate `Device::open` calls; open both devices with \
+              one `Device::open_all`"
+            .into(),
     }
 }
 
