@@ -193,6 +193,8 @@ def provoke(
         tried = {
             (one, other): f"{one[0]} at `{one[1]}`, then {other[0]} at `{other[1]}`" for one, other in pairs
         }
+    if not tried:
+        return Provoked()
     return _provoked(function, tried, runs, int(_cycles_per_ms() * delay_ms), seed)
 
 
@@ -392,14 +394,15 @@ def _traced(mode: Any) -> Iterator[None]:
             return None
         return trace
 
-    before = sys.gettrace()
+    # A debugger or a measurement of coverage traces too.
+    before, before_threads = sys.gettrace(), threading.gettrace()
     threading.settrace(trace)
     sys.settrace(trace)
     try:
         yield
     finally:
         sys.settrace(before)
-        threading.settrace(None)
+        threading.settrace(before_threads)
 
 
 class _Raw:
