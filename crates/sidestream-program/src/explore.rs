@@ -17,6 +17,8 @@ pub struct Explored {
     pub schedules: usize,
     /// Number of distinct results.
     pub results: usize,
+    /// Number of schedules whose result is not that of the usual one.
+    pub differing: usize,
     /// Two schedules with different results, if there are any.
     pub difference: Option<Difference>,
 }
@@ -52,8 +54,9 @@ pub fn explore(program: &Program, profile: &Profile, count: usize) -> Result<Exp
         ops.map(|at| run.sim.witness(OpId(at)).to_vec()).collect()
     };
     let usual_findings = findings(&usual);
-    let mut results = HashSet::from([digest(&usual_findings)]);
-    let mut schedules = 1;
+    let usual_digest = digest(&usual_findings);
+    let mut results = HashSet::from([usual_digest]);
+    let (mut schedules, mut differing) = (1, 0);
     let mut found: Option<(Schedule, Run, Place)> = None;
     for schedule in candidates(program).take(count.saturating_sub(1)) {
         let Ok(other) = run(program, profile, schedule, true) else {
@@ -65,7 +68,9 @@ pub fn explore(program: &Program, profile: &Profile, count: usize) -> Result<Exp
             let place = first_difference(&usual_findings, &other_findings);
             found = place.map(|place| (schedule, other, place));
         }
-        results.insert(digest(&other_findings));
+        let other_digest = digest(&other_findings);
+        differing += usize::from(other_digest != usual_digest);
+        results.insert(other_digest);
     }
     let difference = found.and_then(|(schedule, other, place)| {
         let (buffer, start) = buffer_of(&usual, place.op, place.wrote, place.arena, place.start)?;
@@ -82,6 +87,7 @@ pub fn explore(program: &Program, profile: &Profile, count: usize) -> Result<Exp
     Ok(Explored {
         schedules,
         results: results.len(),
+        differing,
         difference,
     })
 }

@@ -66,6 +66,7 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(diagnose::printable, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;
     module.add_function(wrap_pyfunction!(program::check_program, module)?)?;
+    module.add_function(wrap_pyfunction!(program::explored, module)?)?;
     module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
     module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
     module.add_function(wrap_pyfunction!(prefetch::empty_cache, module)?)?;

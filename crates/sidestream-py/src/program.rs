@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
 use serde_json::Value;
+use sidestream::engine::Profile;
 use sidestream::log::MAGIC;
-use sidestream_program::{Limits, check, checked_json, parse_bytes};
+use sidestream_program::{Limits, check, checked_json, explore, parse_bytes};
 
 use crate::failure::{ProgramError, of_system};
 
@@ -26,6 +27,21 @@ pub fn check_program(
         }
         (None, text) => checked(text.unwrap_or_default().as_bytes()).map_err(|why| refused(&why)),
     })
+}
+
+/// Runs the first program of a text under up to `count` legal schedules of a simulated device. Returns the number of
+/// schedules, and of those whose result is not that of the usual one. Other Python threads run meanwhile.
+#[pyfunction]
+pub fn explored(py: Python<'_>, text: &str, count: usize) -> PyResult<(usize, usize)> {
+    let explored = py.detach(|| {
+        let document = parse_bytes(text.as_bytes(), &Limits::default());
+        let document = document.map_err(|error| error.to_string())?;
+        let program = document.programs.first().ok_or("there is no program")?;
+        let program = program.as_ref().map_err(ToString::to_string)?;
+        explore(program, &Profile::h200(), count).map_err(|error| error.to_string())
+    });
+    let explored = explored.map_err(|why: String| refused(&why))?;
+    Ok((explored.schedules, explored.differing))
 }
 
 fn checked(bytes: &[u8]) -> Result<(String, Vec<String>), String> {

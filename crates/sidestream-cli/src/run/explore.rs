@@ -52,6 +52,7 @@ fn as_json(args: &Args, program: &Program, explored: &Explored) -> Value {
         "device": args.device,
         "schedules": explored.schedules,
         "results": explored.results,
+        "differing": explored.differing,
         "difference": difference,
     })
 }
@@ -61,6 +62,7 @@ fn as_text(args: &Args, program: &Program, explored: &Explored) -> String {
         schedules,
         results,
         difference,
+        ..
     } = explored;
     let name = &program.name;
     let Some(difference) = difference else {

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -260,14 +258,7 @@ def _mode(
 
         _Mode = Mode
     cuda = not pretend and torch.cuda.is_available()
-    hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
-    hidden += [contextlib.__file__, threading.__file__]
-    # Frames of `logging` are hidden, so that a log call counts as the line that reads the value.
-    hidden.append(os.path.dirname(logging.__file__) + os.sep)
-    # Code that torch.compile generates is not a line of the program.
-    hidden.append(
-        os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_")
-    )
+    hidden = _check_fix.hidden()
     itself: list[Any] = []
     mode = _Mode(
         _check_plan.planner(planned, itself),

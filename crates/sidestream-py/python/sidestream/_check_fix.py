@@ -6,13 +6,18 @@ import ast
 import contextlib
 import difflib
 import functools
+import importlib.machinery
 import inspect
+import io
 import itertools
 import linecache
+import logging
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -34,6 +39,23 @@ def is_library(file: str) -> bool:
     """Return whether a file is installed code, which the program cannot change."""
     parts = Path(file).parts
     return file.startswith(("<frozen", *LIBRARIES)) or "site-packages" in parts or "dist-packages" in parts
+
+
+def hidden() -> list[str]:
+    """Return the beginnings of the paths of files whose frames are no lines of the program."""
+    import torch
+
+    folders = [os.path.dirname(module.__file__) + os.sep for module in (torch, logging)]
+    # With `logging` hidden, a log call counts as the line that reads the value.
+    return [
+        *folders,
+        os.path.dirname(__file__) + os.sep,
+        "<frozen",
+        contextlib.__file__,
+        threading.__file__,
+        # Code that torch.compile generates.
+        os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_"),
+    ]
 
 
 def own(stack: Sequence[Place]) -> Place | None:
@@ -127,10 +149,8 @@ def _name(stream: Handle | None, frame: FrameType, names: dict[str, Any]) -> str
     return None
 
 
-def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
-    """Return the calls as a unified diff of the program's files, after comments on the calls that could not
-    be placed.
-    """
+def patched(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> tuple[str, dict[str, list[str]]]:
+    """Return comments on the calls that could not be placed, and the lines of each changed file."""
     calls: dict[str, dict[tuple[int, int], list[str]]] = {}
     notes = []
     for mend in mends:
@@ -154,22 +174,70 @@ def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
             those = calls.setdefault(file, {}).setdefault(at_line, [])
             if call not in those:
                 those.append(call)
-    out = "".join(notes)
-    for file, by_line in calls.items():
+    return "".join(notes), {file: _inserted(file, by_line) for file, by_line in calls.items()}
+
+
+def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
+    """Return the calls as a unified diff of the program's files, after comments on the calls that could not
+    be placed.
+    """
+    out, files = patched(mends, races)
+    for file, after in files.items():
         before = Path(file).read_text(encoding="utf-8").splitlines(keepends=True)
-        after: list[str] = []
-        for number, text in enumerate(before, 1):
-            indent = text[: len(text) - len(text.lstrip())]
-            after += [f"{indent}{call}\n" for call in by_line.get((number, 0), ())]
-            for line, column in sorted(by_line, reverse=True):
-                if line == number and column:
-                    text = (
-                        text[:column] + "".join(f"{call}; " for call in by_line[line, column]) + text[column:]
-                    )
-            after.append(text)
         name = shown(file)
         out += "".join(difflib.unified_diff(before, after, name, name))
     return out
+
+
+@contextlib.contextmanager
+def applied(files: Mapping[str, list[str]]) -> Iterator[None]:
+    """Let modules and scripts be loaded from these lines in place of their files. No file is written."""
+    loader = importlib.machinery.SourceFileLoader
+    plain, plain_open = loader.get_code, io.open_code
+    texts = {os.path.abspath(file): "".join(lines) for file, lines in files.items()}
+
+    def get_code(self: Any, name: str) -> Any:
+        file = self.get_filename(name)
+        text = texts.get(os.path.abspath(file))
+        return plain(self, name) if text is None else compile(text, file, "exec")
+
+    # `runpy` opens a script by this.
+    def open_code(file: str) -> Any:
+        text = texts.get(os.path.abspath(file))
+        return plain_open(file) if text is None else io.BytesIO(text.encode())
+
+    def forget() -> None:
+        for name, module in list(sys.modules.items()):
+            if name != "__main__" and getattr(module, "__file__", None) in files:
+                del sys.modules[name]
+        for file in files:
+            linecache.cache.pop(file, None)
+
+    forget()
+    for file, lines in files.items():
+        linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
+    loader.get_code, io.open_code = get_code, open_code  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        loader.get_code, io.open_code = plain, plain_open  # type: ignore[method-assign]
+        forget()
+
+
+def _inserted(file: str, by_line: Mapping[tuple[int, int], list[str]]) -> list[str]:
+    """Return the lines of a file with calls inserted before lines, or within them."""
+    before = Path(file).read_text(encoding="utf-8").splitlines(keepends=True)
+    after: list[str] = []
+    for number, text in enumerate(before, 1):
+        indent = text[: len(text) - len(text.lstrip())]
+        after += [f"{indent}{call}\n" for call in by_line.get((number, 0), ())]
+        for line, column in sorted(by_line, reverse=True):
+            if line == number and column:
+                text = (
+                    text[:column] + "".join(f"{call}; " for call in by_line[line, column]) + text[column:]
+                )
+        after.append(text)
+    return after
 
 
 class _Unplaced(Exception):

@@ -74,11 +74,12 @@ def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
         _failures(recorder, stack)
         _held_memory(recorder)
         _own_streams(recorder, stack)
-        _graphs(recorder, stack)
-        _host_reads(recorder, stack)
+        graphs_heard(recorder, stack)
+        host_reads_heard(recorder, stack)
         _backward(recorder, stack)
         _checkpoints(stack)
-        _threads(recorder, stack)
+        threads_heard(recorder, stack, put)
+        on_threads(recorder, stack)
         collectives_heard(recorder, stack, put)
         kernels_heard(recorder, stack, put)
         compiled_heard(recorder, stack, put)
@@ -378,7 +379,7 @@ def _is_blocking(handle: int) -> bool:
     return bool(refused) or not flags.value & 1
 
 
-def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+def graphs_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     import torch
 
     graph = torch.cuda.CUDAGraph
@@ -417,7 +418,7 @@ def _checkpoints(stack: contextlib.ExitStack) -> None:
         put(stack, checkpoint, "_enable_checkpoint_early_stop", False)
 
 
-def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+def host_reads_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """Observe ``tolist``, which reads memory without an operator, and ``print``, whose operators are hidden
     from modes.
     """
@@ -530,20 +531,19 @@ def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         put(stack, time, name, heard(name))
 
 
-def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe operators in threads that start during the check: each thread has its own modes."""
+def on_threads(mode: Any, stack: contextlib.ExitStack) -> None:
+    """Enter a mode on threads that start while the stack is open: each thread has its own modes."""
     import torch
 
-    threads_heard(recorder, stack, put)
     push = torch._C._push_on_torch_dispatch_stack
     start = vars(threading.Thread)["_bootstrap_inner"]
 
     def bootstrap_inner(self: threading.Thread) -> None:
-        push(recorder)
+        push(mode)
         try:
             start(self)
         finally:
-            _take_out(lambda mode: mode is recorder)
+            _take_out(lambda one: one is mode)
 
     put(stack, threading.Thread, "_bootstrap_inner", bootstrap_inner)
 

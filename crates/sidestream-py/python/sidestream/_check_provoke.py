@@ -3,35 +3,34 @@ race that usually does no harm gives wrong bytes.
 
 A race needs its second access to come before its first is complete. One delay on the device, enqueued right
 before the first, makes sure of that, and changes no result of a program that orders the two. What is compared
-is what the two accesses wrote and what the function returns, with runs in which the host waits for the device
+is what each operator computes and what the function returns, with runs in which the host waits for the device
 after each operator.
 """
 
 from __future__ import annotations
 
-import contextlib
-import linecache
-import random
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sidestream import _check_fix
+from sidestream import _check_fix, _check_reduce
 from sidestream._arguments import whole
-from sidestream._check import check
+from sidestream._check import CheckedRun, checking
+from sidestream._check_delays import Call, Delay, DeviceFailed, How, Run, run, seeded
 from sidestream._checked import CheckedRace, Side, plain
 from sidestream._results import Result
+from sidestream._sidestream import explored as _explored
 
 #: Milliseconds of the delay. A host that enqueues the second access takes microseconds for it.
 DELAY_MS = 20.0
+#: Maximum number of schedules of a simulated GPU.
+_MOST_SCHEDULES = 10_000
+_FAILED = "a GPU that failed runs nothing more in this process; what is missing was not tried"
 #: Runs before the compared ones: the allocator's cache is as it will be from the second on.
 _WARM = 2
-
-#: An operator, and the text of the innermost line of the program that called it: a fix moves line numbers.
-#: Operators of a backward pass are called by no line, and are recognized by their name alone.
-Call = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,12 @@ class Provocation:
         wrong: Number of these runs in which something differed from the runs that wait after each operator.
         wrong_alone: Number of as many runs without a delay in which something differed.
         delays: Number of delays in a run; 0 if the first access is not an operator that can be delayed.
+        how: What was done in each run.
         what: What differed first: the call or the result, its bytes, and the first of them that is wrong;
             None if nothing did.
+        why: Why no run was wrong, as far as the runs show it; None if one was.
+        simulated: Whether the runs are legal schedules of the shortest program with the race, on a simulated
+            GPU.
     """
 
     race: str
@@ -58,18 +61,24 @@ class Provocation:
     wrong_alone: int
     delays: int
     what: str | None
+    how: str = How().text
+    why: str | None = None
+    simulated: bool = False
 
     def __str__(self) -> str:
-        if not self.delays:
+        if self.simulated:
+            schedules = f"{self.wrong:,} of {self.runs:,} legal schedules of a simulated GPU"
+            what = f"other bytes than in order in {schedules}"
+            if self.why is not None:
+                what = f"not run on a simulated GPU: {self.why}"
+        elif not self.delays:
             what = "not tried: no delay can come right before the first access"
         elif self.what is None:
-            what = (
-                f"not reached: {self.runs} runs with a delay before the first access gave the right results, "
-                "which does not mean that it cannot happen"
-            )
+            why = self.why or f"{self.runs} runs {self.how} gave the right results"
+            what = f"not reached: {why}. That does not mean that it cannot happen"
         else:
             what = (
-                f"wrong in {self.wrong} of {self.runs} runs with a delay before the first access, in "
+                f"wrong in {self.wrong} of {self.runs} runs {self.how}, in "
                 f"{self.wrong_alone} of {self.runs} without: {self.what}"
             )
         return f"{self.race}:\n  {what}"
@@ -80,20 +89,25 @@ class Provoked(Result):
     """What ``provoke`` found. ``print`` shows each race with its wrong bytes.
 
     Attributes:
-        races: Each race with what its delay did, in the order of the report.
+        races: Each race with what its delay did, in the order of the report. Of a search: the operators whose
+            delay gave wrong results.
         compared: Number of results that are the same in each run without a race, and were compared.
         varying: Number of results that differ from run to run even if the host waits after each operator.
             They are not compared.
+        searched: Of a search: the number of operators that were delayed, and of all that ran; else None.
+        failed: Why the runs ended early, if they did.
     """
 
     races: tuple[Provocation, ...] = ()
     compared: int = 0
     varying: int = 0
+    searched: tuple[int, int] | None = None
+    failed: str | None = None
 
     @property
     def wrong(self) -> bool:
         """Whether any run gave a wrong result."""
-        return any(one.wrong for one in self.races)
+        return any(one.wrong or one.wrong_alone for one in self.races)
 
     def test(self, function: str) -> str:
         """Return a test for pytest that fails as long as the races can be provoked, on a GPU.
@@ -127,13 +141,21 @@ class Provoked(Result):
         return {"schema": "sidestream.provoked/1", **plain(self)}
 
     def __str__(self) -> str:
-        parts = [str(one) for one in self.races] or ["no race to provoke"]
+        parts = [str(one) for one in self.races]
+        if self.searched is not None:
+            tried, count = self.searched
+            parts.append(
+                f"a search, no proof: {tried} of {count} operators were delayed in turn, and the delay of "
+                f"{len(self.races) or 'none'} gave wrong results"
+            )
         if self.varying:
             parts.append(
                 f"{self.varying} results differ from run to run without a race and were not compared; "
                 f"{self.compared} were"
             )
-        return "\n".join(parts)
+        if self.failed is not None:
+            parts.append(self.failed)
+        return "\n".join(parts or ["no race to provoke"])
 
 
 def provoke(
@@ -143,6 +165,8 @@ def provoke(
     runs: int = 20,
     delay_ms: float = DELAY_MS,
     seed: int = 0,
+    search_s: float = 0.0,
+    simulate: bool = False,
 ) -> Provoked:
     """Run a function with a delay on the GPU before the first access of each race, and compare its results.
 
@@ -151,8 +175,10 @@ def provoke(
     before each call of its first access. The random numbers of Python, numpy and PyTorch are seeded before
     each call. The function has to do the same each time: a model that it trains belongs inside it.
 
-    Compared are the results of the operators of both accesses, and the tensors, arrays and numbers that the
-    function returns.
+    Compared is what each operator computes, on the program's own threads, too, and the tensors, arrays and
+    numbers that the function returns. If a delay alone changes nothing, what the two accesses write is also
+    hidden: it is saved, overwritten and, after another delay, restored, on the stream of the access and
+    before any work that is ordered after it.
 
     Args:
         function: What to run, without arguments.
@@ -161,14 +187,18 @@ def provoke(
         runs: Runs with a delay, for each race.
         delay_ms: Milliseconds of a delay.
         seed: The seed before each call.
+        search_s: Seconds for a search: where the check finds no race, each operator is delayed in turn.
+        simulate: Whether to simulate the GPU, so that none is needed: then each race is reduced to the
+            shortest program that has it, which runs under up to 10,000 schedules that CUDA's rules allow.
+            The other arguments have no effect.
 
     Returns:
         Each race with the number of wrong runs and the first wrong bytes. 0 wrong runs do not mean that a
         race cannot happen.
 
     Raises:
-        RuntimeError: PyTorch finds no GPU, or a check is entered already.
-        ValueError: ``runs`` or ``delay_ms`` is not positive.
+        RuntimeError: PyTorch finds no GPU and none is simulated, or a check is entered already.
+        ValueError: ``runs`` or ``delay_ms`` is not positive, or ``search_s`` is negative.
         TypeError: ``function`` cannot be called.
     """
     import torch
@@ -178,12 +208,22 @@ def provoke(
     runs = whole("runs", runs, 1, "a number of runs")
     if not delay_ms > 0:
         raise ValueError(f"delay_ms is {delay_ms}; give milliseconds above 0")
+    if not search_s >= 0:
+        raise ValueError(f"search_s is {search_s}; give seconds, 0 or more")
+    if simulate:
+        with checking(simulate=1, log=True) as found:
+            function()
+        return explored(found)
     if not torch.cuda.is_available():
-        raise RuntimeError("provoke delays work on a GPU, and PyTorch finds none; check() needs none")
+        raise RuntimeError(
+            "provoke delays work on a GPU, and PyTorch finds none; with simulate=True it needs none"
+        )
     tried: dict[tuple[Call, Call], str]
+    # The pairs of a test may be in order by now.
+    is_racy = pairs is None or isinstance(pairs, Mapping)
     if pairs is None:
-        _seed(seed)
-        with check() as found:
+        seeded(seed)
+        with checking() as found:
             function()
         torch.cuda.synchronize()
         tried = raced(found.races)
@@ -193,62 +233,193 @@ def provoke(
         tried = {
             (one, other): f"{one[0]} at `{one[1]}`, then {other[0]} at `{other[1]}`" for one, other in pairs
         }
-    if not tried:
+    if not tried and not search_s:
         return Provoked()
-    return _provoked(function, tried, runs, int(_cycles_per_ms() * delay_ms), seed)
+    runner = _Runner(function, tried, runs, Delay.of(delay_ms), seed, is_racy)
+    return runner.search(search_s) if not tried else runner.provoked()
 
 
-def _provoked(
-    function: Callable[[], Any], tried: Mapping[tuple[Call, Call], str], runs: int, cycles: int, seed: int
-) -> Provoked:
-    """Run the function with delays of this many cycles of the clock, and compare the results."""
-    import torch
+class _Runner:
+    """Runs a function with delays, and compares its results."""
 
-    watched = {call for pair in tried for call in pair}
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        tried: Mapping[tuple[Call, Call], str],
+        runs: int,
+        delay: Delay,
+        seed: int,
+        is_racy: bool,
+    ) -> None:
+        self.is_racy = is_racy
+        self.function, self.tried, self.runs, self.delay, self.seed = function, tried, runs, delay, seed
+        self.watched = {call for pair in tried for call in pair}
+        waits = How(waits=True, keeps=True, delays=False)
+        for _ in range(_WARM):
+            self.run(waits)
+        self.right = self.run(waits).results
+        # What depends on memory that the program has not written differs with its contents.
+        again = self.run(dataclasses.replace(waits, fill=0x5A)).results
+        self.steady = {
+            key: value for key, value in self.right.items() if key in again and _same(value, again[key])
+        }
+        self.compared = len(self.steady)
+        self.varying = len(self.right) - self.compared
 
-    def run(how: _How) -> tuple[dict[Any, Any], int]:
-        _seed(seed)
-        _poison()
-        mode = _mode()(watched, cycles, how)
-        with mode, _traced(mode if how.by_line else None):
-            returned = function()
-        torch.cuda.synchronize()
-        mode.end()
-        return {**mode.results, **_returned(returned)}, mode.delays
+    def run(self, how: How) -> Run:
+        return run(self.function, how, self.watched, self.delay, self.seed)
 
-    waits = _How(waits=True, keeps=True)
-    for _ in range(_WARM):
-        run(waits)
-    right, again = run(waits)[0], run(waits)[0]
-    steady = {key: value for key, value in right.items() if key in again and _same(value, again[key])}
+    def difference(self, ran: Run) -> str | None:
+        """Return what is wrong first in a run; of several at once, one whose bytes are known."""
+        if ran.error is not None:
+            return f"the program ended with {ran.error}"
+        hidden = [key for key, count in ran.results.items() if key[-1] == "hidden" and int(count)]
+        wrong = (
+            key
+            for key, value in self.steady.items()
+            if key in ran.results and not _same(value, ran.results[key])
+        )
+        first = next(wrong, None)
+        if first is not None:
+            told = first if first[-1] != "sum" else next((key for key in wrong if key[-1] != "sum"), first)
+            return _difference(told, self.steady[told], ran.results[told])
+        if hidden:
+            return f"{_whose(hidden[0])} was written to by another access before it was complete"
+        return None
 
-    def differs(results: dict[Any, Any]) -> Any:
-        return next((key for key in steady if key in results and not _same(steady[key], results[key])), None)
+    def provoked(self) -> Provoked:
+        provoked: list[Provocation] = []
+        failed = None
+        alone: int | None = None
+        for (first, second), text in self.tried.items():
+            try:
+                if alone is None:
+                    alone = self.alone()
+                provoked.append(self.pair(text, first, second, alone))
+            except DeviceFailed as error:
+                what, failed = f"the device failed: {error}", _FAILED
+                by = (0, 1) if alone is None else (1, 0)
+                provoked.append(Provocation(text, first, second, 1, *by, 1, what))
+                break
+        return Provoked(tuple(provoked), self.compared, self.varying, failed=failed)
 
-    def way(first: Call) -> tuple[_How, int]:
-        """Return how a delay gives wrong bytes, or else one that delays, with the number of delays."""
-        best = _How(first), 0
-        for by_line in (False, True):
-            for keeps in (False, True):
-                how = _How(first, keeps=keeps, by_line=by_line)
-                results, delays = run(how)
-                if delays and differs(results) is not None:
-                    return how, delays
-                best = best if best[1] or not delays else (how, delays)
+    def alone(self) -> int:
+        """Return the number of wrong runs without a delay."""
+        return sum(self.difference(self.run(How(keeps=at % 2 > 0))) is not None for at in range(self.runs))
+
+    def pair(self, text: str, first: Call, second: Call, alone: int) -> Provocation:
+        # What the host finds at the second call is kept for one pair only.
+        seen = self.run(How(first, second, waits=True, by_line=True, delays=False)).results
+        self.steady |= {key: value for key, value in seen.items() if key[-1] == "host"}
+        how, trial = self.way(first, second)
+        ran = [self.run(how) for _ in range(self.runs if trial.delays else 0)]
+        wrong = [told for one in ran if (told := self.difference(one)) is not None]
+        why = None if wrong or not ran else self.why(how)
+        what = wrong[0] if wrong else None
+        return Provocation(
+            text, first, second, self.runs, len(wrong), alone, trial.delays, what, how.text, why
+        )
+
+    def way(self, first: Call, second: Call) -> tuple[How, Run]:
+        """Return how a delay gives wrong bytes, or else one that delays, with a run."""
+        best: tuple[How, Run] | None = None
+        for on_host, hides, by_line, keeps in itertools.product((False, True), repeat=4):
+            how = How(first, second, hides=hides, keeps=keeps, by_line=by_line, on_host=on_host)
+            ran = self.run(how)
+            if ran.delays and self.difference(ran) is not None:
+                return how, ran
+            if best is None or (ran.delays and not best[1].delays):
+                best = how, ran
+        assert best is not None
         return best
 
-    provoked = []
-    alone = sum(differs(run(_How(keeps=at % 2 > 0))[0]) is not None for at in range(runs if tried else 0))
-    for (first, second), text in tried.items():
-        how, delays = way(first)
-        wrong, what = 0, None
-        for _ in range(runs if delays else 0):
-            results, _ = run(how)
-            if (key := differs(results)) is not None:
-                wrong += 1
-                what = what or _difference(key, steady[key], results[key])
-        provoked.append(Provocation(text, first, second, runs, wrong, alone, delays, what))
-    return Provoked(tuple(provoked), len(steady), len(right) - len(steady))
+    def why(self, how: How) -> str | None:
+        """Return what kept the second access from coming early, if delays before both confirm it."""
+        how = dataclasses.replace(how, hides=False, on_host=False)
+        one, both = self.run(how), self.run(dataclasses.replace(how, both=True))
+        pairs = one.overlaps
+        if one.is_collective:
+            return "a collective runs on a stream of its library, and these runs do not measure its time"
+        if not pairs or not both.overlaps:
+            return None
+        if any(began for _, began in pairs):
+            ran = sum(began for _, began in pairs)
+            return (
+                f"the second access began before the first was complete in {ran} of {len(pairs)} cases, and "
+                f"no compared byte differed"
+            )
+        if all(complete for complete, _ in (*pairs, *both.overlaps)):
+            text = "the host called the second access only after the first was complete"
+            if one.gap is not None and one.gap[0] > self.delay.ms / 2:
+                _, before, after = one.gap
+                text += f"; it waited between {_shown(before)} and {_shown(after)}"
+            return f"{text}, with a delay before both, too"
+        if one.same_stream and both.same_stream:
+            return "both accesses were on one stream, in the order of their calls"
+        if not any(began for _, began in both.overlaps):
+            by = (
+                "a queue or an engine that their streams share"
+                if self.is_racy
+                else "a wait, a queue or an engine"
+            )
+            return (
+                "the device began the second access only after the first was complete, with a delay before "
+                f"both, too: {by} orders them here"
+            )
+        return None
+
+    def search(self, seconds: float) -> Provoked:
+        """Delay each operator in turn, for so many seconds."""
+        calls = list(dict.fromkeys(key[:2] for key in self.right if key[:2] != ("result", "")))
+        found: list[Provocation] = []
+        tried, until, failed = 0, time.monotonic() + seconds, None
+        try:
+            for call in calls:
+                if time.monotonic() >= until:
+                    break
+                tried += 1
+                for how in (How(call), How(call, keeps=True), How(call, hides=True)):
+                    if self.difference(self.run(how)) is not None:
+                        ran = [self.difference(self.run(how)) for _ in range(self.runs)]
+                        wrong = [one for one in ran if one is not None]
+                        if wrong:
+                            found.append(
+                                Provocation(
+                                    f"a delay of {_shown(call)}",
+                                    call,
+                                    ("", ""),
+                                    self.runs,
+                                    len(wrong),
+                                    0,
+                                    1,
+                                    wrong[0],
+                                    how.text,
+                                )
+                            )
+                        break
+        except DeviceFailed as error:
+            failed = f"with a delay of {_shown(call)} the device failed: {error}"
+        if found and failed is None:
+            alone = self.alone()
+            found = [dataclasses.replace(one, wrong_alone=alone) for one in found]
+        return Provoked(tuple(found), self.compared, self.varying, (tried, len(calls)), failed)
+
+
+def _shown(call: Call) -> str:
+    return call[0] + (f" at `{call[1]}`" if call[1] else "")
+
+
+def explored(found: CheckedRun) -> Provoked:
+    """Run the shortest program with each race of a simulated run, which kept a log, under many schedules."""
+    races = []
+    for race in {raced([race]).popitem(): race for race in reversed(found.races)}.values():
+        ((first, second), text), why = raced([race]).popitem(), None
+        try:
+            schedules, wrong = _explored(_check_reduce.reduced(found, race, "race")[0], _MOST_SCHEDULES)
+        except (RuntimeError, ValueError) as error:
+            schedules, wrong, why = 0, 0, str(error)
+        races.append(Provocation(text, first, second, schedules, wrong, 0, 0, None, why=why, simulated=True))
+    return Provoked(tuple(reversed(races)))
 
 
 def raced(races: Sequence[CheckedRace]) -> dict[tuple[Call, Call], str]:
@@ -260,222 +431,9 @@ def raced(races: Sequence[CheckedRace]) -> dict[tuple[Call, Call], str]:
     return pairs
 
 
-def _seed(seed: int) -> None:
-    import torch
-
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
-
-
 def _call(side: Side) -> Call:
     place = _check_fix.own(side.stack)
     return side.operator, "" if place is None else _check_fix.source(place)
-
-
-def _line() -> str:
-    """Return the innermost line of the program, as text; empty on a thread of the autograd engine."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file != __file__ and not _check_fix.is_library(file):
-            return linecache.getline(file, frame.f_lineno).strip()
-        frame = frame.f_back
-    return ""
-
-
-def _cycles_per_ms() -> float:
-    """Measure the clock by which the delay counts."""
-    import torch
-
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(1000)
-    start.record()
-    torch.cuda._sleep(10_000_000)
-    end.record()
-    end.synchronize()
-    return float(10_000_000 / start.elapsed_time(end))
-
-
-@dataclass(frozen=True)
-class _How:
-    """How a run differs from a plain one.
-
-    Attributes:
-        before: The call to delay.
-        waits: Whether the host waits for the device after each operator.
-        keeps: Whether a tensor that a watched operator changes in place is kept until the end and compared
-            again: an access that comes late shows only there. Kept memory is not reused, so races over reused
-            memory do not show.
-        by_line: Whether the delay is enqueued when the line is reached, for calls that are not operators or
-            come from other threads, instead of right before the operator.
-    """
-
-    before: Call | None = None
-    waits: bool = False
-    keeps: bool = False
-    by_line: bool = False
-
-
-_Mode: Any = None
-
-
-def _mode() -> Any:
-    """Return the class that delays one call and keeps the results of some."""
-    global _Mode
-    if _Mode is not None:
-        return _Mode
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Mode(TorchDispatchMode):  # type: ignore[misc]
-        def __init__(self, watched: set[Call], cycles: int, how: _How) -> None:
-            super().__init__()
-            self.watched, self.cycles, self.how = watched, cycles, how
-            self.results: dict[Any, Any] = {}
-            self.late: list[tuple[Any, Any]] = []
-            self.counts: dict[Call, int] = {}
-            self.delays = 0
-
-        def delay(self) -> None:
-            torch.cuda._sleep(self.cycles)
-            self.delays += 1
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = func.overloadpacket.__name__
-            call: Call = name, _line()
-            if not call[1]:
-                # On a thread of the autograd engine; the report has the line that called `backward`.
-                call = next((one for one in self.watched if one[0] == name), call)
-            if call == self.how.before and not self.how.by_line:
-                self.delay()
-            out = func(*args, **(kwargs or {}))
-            if call in self.watched:
-                self._keep(call, out, func._schema.is_mutable)
-            if self.how.waits and not torch.cuda.is_current_stream_capturing():
-                torch.cuda.synchronize()
-            return out
-
-        def _keep(self, call: Call, out: Any, in_place: bool) -> None:
-            count = self.counts[call] = self.counts.get(call, 0) + 1
-            for at, tensor in enumerate(_tensors(out)):
-                key = (*call, count, at)
-                # A copy into pinned memory may be in flight: the host must not read it now.
-                if not tensor.is_cuda and tensor.is_pinned():
-                    self.late.append((key, tensor))
-                    continue
-                with _apart():
-                    self.results[key] = tensor.detach().clone()
-                if in_place and self.how.keeps:
-                    self.late.append(((*key, "end"), tensor))
-
-        def end(self) -> None:
-            for key, tensor in self.late:
-                self.results[key] = tensor.detach().clone()
-
-    _Mode = Mode
-    return Mode
-
-
-@contextlib.contextmanager
-def _traced(mode: Any) -> Iterator[None]:
-    """Delay the current stream where the program reaches the line of the call, on any of its threads."""
-    if mode is None:
-        yield
-        return
-    line = mode.how.before[1]
-
-    def trace(frame: Any, event: str, _: Any) -> Any:
-        if event == "line":
-            if linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() == line:
-                mode.delay()
-        elif _check_fix.is_library(frame.f_code.co_filename) or frame.f_code.co_filename == __file__:
-            return None
-        return trace
-
-    # A debugger or a measurement of coverage traces too.
-    before, before_threads = sys.gettrace(), threading.gettrace()
-    threading.settrace(trace)
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-        threading.settrace(before_threads)
-
-
-class _Raw:
-    """Bytes of the device, in the form in which PyTorch takes them over without a copy."""
-
-    def __init__(self, address: int, size: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (size,),
-            "typestr": "|u1",
-            "data": (address, False),
-            "version": 3,
-        }
-
-
-def _poison() -> None:
-    """Overwrite the free memory of PyTorch's caches. What an earlier run left there would be the right bytes
-    for an access that comes too early.
-    """
-    import torch
-
-    torch.cuda.synchronize()
-    if hasattr(torch._C, "_host_emptyCache"):
-        torch._C._host_emptyCache()
-    for segment in torch.cuda.memory_snapshot():
-        address = segment["address"]
-        for block in segment["blocks"]:
-            if block["state"] == "inactive":
-                raw = _Raw(block.get("address", address), block["size"])
-                torch.as_tensor(raw, device=f"cuda:{segment['device']}").fill_(0xA5)
-            address += block["size"]
-    torch.cuda.synchronize()
-
-
-def _tensors(value: Any) -> list[Any]:
-    import torch
-    from torch.utils import _pytree
-
-    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def _returned(value: Any) -> dict[Any, Any]:
-    """Return copies of the tensors, arrays and numbers in what a function returned."""
-    import torch
-    from torch.utils import _pytree
-
-    numpy = sys.modules.get("numpy")
-    found: dict[Any, Any] = {}
-    for at, leaf in enumerate(_pytree.tree_leaves(value)):
-        if isinstance(leaf, (bool, int, float)) or (
-            numpy and isinstance(leaf, (numpy.ndarray, numpy.generic))
-        ):
-            leaf = torch.as_tensor(leaf)
-        if isinstance(leaf, torch.Tensor):
-            found["result", "", 1, at] = leaf.detach().clone()
-    return found
-
-
-#: Memory for kept results: taken from the program's own, it would change which memory is used again.
-_pool: Any = None
-
-
-@contextlib.contextmanager
-def _apart() -> Iterator[None]:
-    global _pool
-    import torch
-
-    if not hasattr(torch.cuda, "use_mem_pool") or torch.cuda.is_current_stream_capturing():
-        yield
-        return
-    if _pool is None:
-        _pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(_pool):
-        yield
 
 
 def _bytes(tensor: Any) -> Any:
@@ -492,17 +450,18 @@ def _same(one: Any, other: Any) -> bool:
     return one.numel() == 0 or bool(torch.equal(_bytes(one), _bytes(other)))
 
 
-def _difference(key: Any, right: Any, wrong: Any) -> str:
+def _whose(key: Any) -> str:
     name, line, count, at = key[:4]
-    whose = (
-        f"value {at} of what the function returns"
-        if name == "result" and not line
-        else (
-            f"result {at} of call {count} of {name}"
-            + (f" at `{line}`" if line else "")
-            + (", read again at the end," if len(key) > 4 else "")
-        )
-    )
+    if name == "result" and not line:
+        return f"value {at} of what the function returns"
+    whose = f"result {at} of call {count} of {_shown((name, line))}"
+    return whose + {"end": ", read again at the end,", "host": ", as the host finds it,"}.get(key[-1], "")
+
+
+def _difference(key: Any, right: Any, wrong: Any) -> str:
+    whose = _whose(key)
+    if key[-1] == "sum":
+        return f"{whose} differs in its sum"
     if wrong.shape != right.shape:
         return f"{whose} has another shape"
     one, other = _bytes(right), _bytes(wrong)

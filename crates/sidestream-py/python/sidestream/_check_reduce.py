@@ -27,6 +27,26 @@ def write(found: CheckedRun, file: Path, name: str) -> str:
     race = chosen(found)
     if race is None:
         return f"there is no race to reduce the program to; {file} is not written"
+    text, ops, operations = reduced(found, race, name)
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError:
+        # A partly written program would not be valid.
+        with contextlib.suppress(OSError):
+            file.unlink()
+        raise
+    return (
+        f"{ops} of {operations:,} calls are left in {file}, with the first race of the report; "
+        f"`sidestream run {file} --explore 100` shows what it does to the results"
+    )
+
+
+def reduced(found: CheckedRun, race: CheckedRace, name: str) -> tuple[str, int, int]:
+    """Return the shortest program with a race, its number of calls, and that of the calls of the run.
+
+    Raises:
+        RuntimeError: There is no such program; the message says why.
+    """
     recorder = found._recorder
     raw = json.loads(recorder.report())["races"]
     ids = next((one["ids"] for one in raw if race_of(one, found._places) == race), None)
@@ -43,14 +63,4 @@ def write(found: CheckedRun, file: Path, name: str) -> str:
     sides = zip((race.first.stream, race.second.stream), race.names, strict=True)
     called = [(stream, name) for stream, name in sides if name is not None and name.isidentifier()]
     text, ops, operations = recorder.reduced(tuple(ids), name, called, told)
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError:
-        # A partly written program would not be valid.
-        with contextlib.suppress(OSError):
-            file.unlink()
-        raise
-    return (
-        f"{ops} of {operations:,} calls are left in {file}, with the first race of the report; "
-        f"`sidestream run {file} --explore 100` shows what it does to the results"
-    )
+    return text, ops, operations

@@ -90,6 +90,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 class _Kernels:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder: Recorder | None = recorder
+        #: Called before a launch, if the recorder delays some.
+        self._launching: Callable[[str], None] = getattr(recorder, "launching", lambda name: None)
         #: The class that replaces CuPy's `RawKernel`.
         self.cupy_kernel: type[Any] = _CupyKernel
 
@@ -111,6 +113,8 @@ class _Kernels:
                     return answers[-1]
 
                 kwargs["grid"] = asks
+            if not kwargs.get("warmup"):
+                self._launching(_name(function))
             kernel = plain(function, *args, **kwargs)
             if self._recorder is not None and not kwargs.get("warmup") and kernel is not None:
                 values = _bound(function, args, kwargs)
@@ -128,6 +132,7 @@ class _Kernels:
 
         @functools.wraps(plain)
         def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            self._launching(_name(tuner.fn))
             result = plain(tuner, *args, **kwargs)
             if self._recorder is not None:
                 signature = (getattr(tuner, "triton_meta", None) or {}).get("signature") or {}

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sidestream import _check_reduce
+from sidestream import _check_fix, _check_reduce
 from sidestream._check import MEMORY_BYTES, MOST_DEVICES, CheckedRun, check, checking
 from sidestream._check_hooks import Steps
 from sidestream._check_suppress import suppressions
@@ -34,6 +34,8 @@ from sidestream._system import after_forks, flush_c
 # The contents of `help(sidestream.check)`, once this module has been imported.
 __all__ = ["check"]
 
+#: Runs, and seconds, of ``--provoke all``.
+_RUNS, _SEARCH_S = 20, 60
 #: The exit code if no race was found but the program used a feature that is not simulated.
 NOT_SIMULATED = 3
 
@@ -68,8 +70,8 @@ def main(arguments: list[str]) -> int:
         parser.error("--require-gpu needs a GPU, and --simulate simulates one; give one of the two")
     if given.require_gpu and not _has_gpu():
         parser.error("--require-gpu: PyTorch finds no GPU here")
-    if given.provoke is not None:
-        _refuse_provoke(parser, given)
+    if given.provoke is not None and not (given.simulate or _has_gpu()):
+        parser.error("--provoke delays work on a GPU, and PyTorch finds none; with --simulate it needs none")
     devices = 1 if given.devices is None else given.devices
     if not 1 <= devices <= MOST_DEVICES:
         parser.error(f"--devices {devices}: give a number from 1 to {MOST_DEVICES}")
@@ -128,7 +130,7 @@ def main(arguments: list[str]) -> int:
                 steps=steps,
                 host=not given.no_host,
                 simulate=devices if given.simulate else 0,
-                log=left is not None,
+                log=left is not None or bool(given.provoke and given.simulate),
             ) as found,
             _kept(file, found),
         ):
@@ -156,31 +158,44 @@ def main(arguments: list[str]) -> int:
     if given.fix and not _print_patch(found):
         code = code or 2
     if given.provoke is not None:
-        print(_provoked(program, is_module, found, given.provoke), file=sys.stderr)
+        print(_provoked(program, is_module, found, given), file=sys.stderr)
     if not found.is_clean:
         return 1
     return code or (NOT_SIMULATED if found.skipped else 0)
 
 
-def _provoked(program: list[str], is_module: bool, found: CheckedRun, runs: int) -> str:
-    """Run the program again with delays; return what they did to its results."""
-    from sidestream._check_provoke import provoke, raced
+def _provoked(program: list[str], is_module: bool, found: CheckedRun, given: argparse.Namespace) -> str:
+    """Run the program again with delays, and with --fix once more with the calls that fix it; return what the
+    delays did to its results.
+    """
+    from sidestream._check_provoke import explored, provoke, raced
 
     def again() -> Any:
         with contextlib.suppress(SystemExit):
             return _run(program, is_module)
 
+    if given.simulate:
+        return str(explored(found))
+    pairs, runs = raced(found.races), given.provoke or _RUNS
+    search_s = 0.0 if given.provoke else _SEARCH_S
     try:
-        return str(provoke(again, pairs=raced(found.races), runs=runs))
+        parts = [str(provoke(again, pairs=pairs, runs=runs, search_s=search_s))]
+        if given.fix and pairs:
+            notes, files = _check_fix.patched(found.mends, found.races)
+            with _check_fix.applied(files):
+                parts.append(f"with the calls that fix them:\n{provoke(again, pairs=list(pairs), runs=runs)}")
+            if notes:
+                parts.append("not all calls could be placed; see the patch")
+        return "\n".join(parts)
     except Exception as error:
         return f"--provoke: the program cannot be run again: {type(error).__name__}: {error}"
 
 
-def _refuse_provoke(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    if given.simulate:
-        parser.error("--provoke delays work on a GPU, and --simulate has none; give one of the two")
-    if given.provoke < 1:
-        parser.error(f"--provoke {given.provoke}: give a number of runs, 1 or more")
+def _runs(text: str) -> int:
+    """Return the number of runs; 0 for a search."""
+    if text != "all" and not re.fullmatch("[1-9][0-9]*", text):
+        raise argparse.ArgumentTypeError(f"{text}: give a number of runs, 1 or more, or all")
+    return 0 if text == "all" else int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -203,10 +218,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--provoke",
-        type=int,
+        type=_runs,
         metavar="RUNS",
         help="run the program RUNS times for each race with a delay on the GPU before its first access, and "
-        "compare its results",
+        "compare its results; with --fix once more with the calls that fix it; with --simulate in up to "
+        f"10,000 schedules; RUNS can be all: {_RUNS} runs, or, if there is no race, a search of {_SEARCH_S} "
+        "seconds that delays each operator in turn",
     )
     parser.add_argument(
         "--reduce",
