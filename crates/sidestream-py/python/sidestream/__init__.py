@@ -20,8 +20,9 @@ Calls that block or compute let Python's other threads run. Results are values: 
 events, pipelines, batchers and the objects that ``check`` and ``profile`` return cannot; use their
 ``to_dict()``.
 
-``sidestream.ray``, ``sidestream.lightning`` and ``sidestream.images`` are separate modules. The classes of
-results, such as ``sidestream.Diagnosis``, are available for annotations, but are not listed.
+``sidestream.ray``, ``sidestream.lightning`` and ``sidestream.images`` are separate modules, and ``python -m
+sidestream.mcp`` serves agents. The classes of results, such as ``sidestream.Diagnosis``, are available for
+annotations, but are not listed.
 """
 
 from typing import TYPE_CHECKING

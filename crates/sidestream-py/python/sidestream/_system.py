@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +31,10 @@ if sys.platform == "win32":
     def flush_c() -> None:
         """Flush the output streams of the C library."""
         ctypes.CDLL("ucrtbase").fflush(None)
+
+    def kill_group(process: subprocess.Popen[bytes]) -> None:
+        """Kill a process. Windows has no groups of processes."""
+        process.kill()
 
 else:
 
@@ -65,6 +71,11 @@ else:
     def flush_c() -> None:
         """Flush the output streams of the C library."""
         ctypes.CDLL(None).fflush(None)
+
+    def kill_group(process: subprocess.Popen[bytes]) -> None:
+        """Kill the processes of a group that a process leads, also after its end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 if sys.platform == "linux":
