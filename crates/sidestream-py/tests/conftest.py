@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ def needs_torch(file: Path) -> bool:
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore = [str(file) for file in Path(__file__).parent.glob("test_*.py") if needs_torch(file)]
+
+
+def run_pytest(folder: Path, *options: str) -> str:
+    """Run the tests of a folder, which may request the package's fixture; return what pytest prints."""
+    # If the package is installed, pytest finds the plugin without an option.
+    is_installed = any(point.name == "sidestream" for point in entry_points(group="pytest11"))
+    plugin = [] if is_installed else ["-p", "sidestream._pytest"]
+    # The process from which these tests are forked has already imported the package.
+    plugin += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    ran = python("-m", "pytest", *plugin, "-p", "no:cacheprovider", "-q", *options, folder, cwd=folder)
+    return ran.stdout + ran.stderr
 
 
 @pytest.fixture

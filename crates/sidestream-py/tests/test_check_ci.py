@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sidestream
 import torch
+from conftest import run_pytest
 from forked import python
 from sidestream._check import checking
 from sidestream._check_hooks import Steps
@@ -198,17 +198,8 @@ def test_the_fixture(tmp_path: Path) -> None:
         """)
     )
 
-    # If the package is installed, pytest finds the plugin without an option.
-    is_installed = any(point.name == "sidestream" for point in entry_points(group="pytest11"))
-    plugin = [] if is_installed else ["-p", "sidestream._pytest"]
-    # The process from which these tests are forked has already imported the package.
-    plugin += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-
     def tested(*options: str) -> str:
-        ran = python(
-            "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-q", *options, tmp_path, cwd=tmp_path
-        )
-        return ran.stdout + ran.stderr
+        return run_pytest(tmp_path, *options)
 
     out = tested()
     assert "ERROR test_library.py::test_racy" in out and "3 passed, " in out and "1 error" in out, out
