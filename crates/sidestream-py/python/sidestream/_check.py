@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec
 
 from sidestream import _check_fix, _check_plan
 from sidestream._arguments import one_of, truth, whole
+from sidestream._check_baseline import Baseline, counted
 from sidestream._check_hooks import Steps, hooked, operators_heard
 from sidestream._check_host import watched
 from sidestream._check_pinned import Pinned
@@ -166,6 +167,7 @@ def checking(
     pretend: bool = False,
     *,
     suppress: tuple[Suppression, ...] = (),
+    baseline: Baseline | None = None,
     steps: Steps | None = None,
     host: bool = True,
     simulate: int = 0,
@@ -179,6 +181,7 @@ def checking(
         memory: As for ``check``.
         pretend: Whether the CPU counts as a GPU, so that operators are observed on a machine without one.
         suppress: Findings that are not reported. With ``raises`` they still raise.
+        baseline: Known findings, which are not reported either, and still raise.
         steps: The steps that are checked; by default the whole block.
         host: As for ``check``.
         simulate: Number of GPUs to simulate.
@@ -205,7 +208,7 @@ def checking(
                 with hooked(mode, steps), mode.pinned.prefetchers_heard(), watched(
                     mode, host, pretend or simulation is not None
                 ) as unheard, operators_heard(mode):
-                    run = CheckedRun(mode, unheard, suppress, steps, simulation)
+                    run = CheckedRun(mode, unheard, suppress, steps, simulation, baseline)
                     yield run
             finally:
                 mode.end()
@@ -299,12 +302,14 @@ class CheckedRun(Result):
         suppress: tuple[Suppression, ...] = (),
         steps: Steps | None = None,
         simulation: Any = None,
+        baseline: Baseline | None = None,
     ) -> None:
         self._recorder = recorder
         self._unheard = unheard
         self._suppress = suppress
         self._steps = steps
         self._simulation = simulation
+        self._baseline = baseline
 
     @property
     def races(self) -> tuple[CheckedRace, ...]:
@@ -335,6 +340,11 @@ class CheckedRun(Result):
     def suppressed(self) -> tuple[Suppression, ...]:
         """The suppressions that matched a finding."""
         return self._found.suppressed
+
+    @property
+    def known(self) -> int:
+        """Number of findings that are left out because the baseline has them."""
+        return len(self._found.known)
 
     @property
     def operations(self) -> int:
@@ -378,7 +388,7 @@ class CheckedRun(Result):
         recorded = self._recorder.report()
         if recorded != self._last[0]:
             found = parsed(json.loads(recorded), self._places, self._simulation is not None)
-            self._last = (recorded, without(found, self._suppress))
+            self._last = (recorded, without(found, self._suppress, self._baseline))
         return self._last[1]
 
     @functools.cached_property
@@ -396,6 +406,7 @@ class CheckedRun(Result):
             "mends": plain(self.mends),
             "lints": plain(self.lints),
             "suppressed": plain(self.suppressed),
+            "known": self.known,
             "operations": self.operations,
             "ended": self.ended,
             "streams": plain(self.streams),
@@ -457,13 +468,16 @@ class CheckedRun(Result):
             parts.append("streams: " + ", ".join(streams))
         if found.suppressed:
             parts.append("suppressed: " + ", ".join(str(one) for one in found.suppressed))
-        # A run that checked nothing, or only some steps, cannot tell whether a suppression is unused.
-        left = [one for one in self._suppress if one not in found.suppressed]
-        if unused and left and found.operations and found.ended is None:
-            parts.append(
-                "these suppressions matched nothing; remove them: "
-                + ", ".join(str(one) for one in left)
-            )
+        if found.known:
+            parts.append(f"left out as known: {counted(len(found.known))}")
+        # A run that checked nothing, or not to its end, cannot tell what is unused.
+        if unused and found.operations and found.ended is None:
+            if left := [one for one in self._suppress if one not in found.suppressed]:
+                parts.append(
+                    "these suppressions matched nothing; remove them: " + ", ".join(str(one) for one in left)
+                )
+            if self._baseline is not None and (gone := self._baseline.known - set(found.known)):
+                parts.append(self._baseline.shown(len(gone)))
         if found.operations and (host := str(self.host)):
             parts.append(host)
         parts += map(printable, self.skipped)

@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any
 
 from sidestream import _check_fix
+from sidestream._check_baseline import Baseline, Finding
 from sidestream._check_remarks import remarks
 from sidestream._check_suppress import Suppression
 from sidestream._sidestream import printable
@@ -281,6 +282,7 @@ class Found:
     streams: tuple[NamedStream, ...] = field(default=())
     mends: tuple[Mend, ...] = field(default=())
     suppressed: tuple[Suppression, ...] = field(default=())
+    known: tuple[Finding, ...] = field(default=())
     host: HostAccesses = field(default=HostAccesses(0, 0, 0, 0, 0, 0, None))
 
 
@@ -303,18 +305,25 @@ def _host(value: Mapping[str, Any], places: Any) -> HostAccesses:
     return HostAccesses(**{**value, "refused": None if refused is None else places(refused)})
 
 
-def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
-    """Return the findings that are not suppressed."""
-    if not suppress:
+def without(found: Found, suppress: tuple[Suppression, ...], baseline: Baseline | None = None) -> Found:
+    """Return the findings that are neither suppressed nor in the baseline."""
+    if not suppress and (baseline is None or not baseline.known):
         return found
     used: dict[Suppression, None] = {}
+    known: list[Finding] = []
 
-    def is_out(*stacks: tuple[Place, ...]) -> bool:
+    def is_out(of: CheckedRace | Remark) -> bool:
+        stacks = (of.stack,) if isinstance(of, Remark) else (of.first.stack, of.second.stack)
         those = [one for one in suppress if any(one.is_of(stack) for stack in stacks)]
         used.update(dict.fromkeys(those))
-        return bool(those)
+        if those or baseline is None:
+            return bool(those)
+        finding = baseline.remark(of) if isinstance(of, Remark) else baseline.race(of)
+        if finding in baseline.known:
+            known.append(finding)
+        return finding in baseline.known
 
-    left = [at for at, race in enumerate(found.races) if not is_out(race.first.stack, race.second.stack)]
+    left = [at for at, race in enumerate(found.races) if not is_out(race)]
     now = {at: number for number, at in enumerate(left)}
     mends = []
     for mend in found.mends:
@@ -327,8 +336,9 @@ def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
         found,
         races=tuple(found.races[at] for at in left),
         mends=tuple(mends),
-        lints=tuple(lint for lint in found.lints if not is_out(lint.stack)),
+        lints=tuple(lint for lint in found.lints if not is_out(lint)),
         suppressed=tuple(used),
+        known=tuple(known),
     )
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from sidestream._check import CheckedRun
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,6 +20,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--sidestream-suppress", metavar="FILE", help="findings to leave out, one FILE:LINE REASON per line"
     )
+    group.addoption(
+        "--sidestream-baseline",
+        metavar="FILE",
+        help="known findings to leave out, as --sidestream-write-baseline writes them",
+    )
+    group.addoption(
+        "--sidestream-write-baseline",
+        metavar="FILE",
+        help="write the findings of this run, which then fail no test; --sidestream-baseline is ignored",
+    )
+    group.addoption("--sidestream-sarif", metavar="FILE", help="write the findings as SARIF 2.1.0")
     group.addoption(
         "--sidestream-require-gpu",
         action="store_true",
@@ -27,6 +44,89 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("sidestream_simulate", "as --sidestream-simulate, for all runs", type="bool", default=False)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect what all tests with the fixture found."""
+    config.pluginmanager.register(_Session(config), "sidestream-session")
+
+
+class _Session:
+    """What all tests with the fixture found, also in the workers of pytest-xdist."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from sidestream._check_baseline import Baseline
+        from sidestream._check_export import usable
+
+        def given(option: str) -> Path | None:
+            file = config.getoption(f"--sidestream-{option}")
+            return None if file is None else Path(file).absolute()
+
+        self.writes, self._sarif = given("write-baseline"), given("sarif")
+        known = None if self.writes else given("baseline")
+        self._is_worker = hasattr(config, "workerinput")
+        #: JSON values, which a worker sends.
+        self._found: dict[str, list[Any]] = {
+            name: [] for name in ("new", "known", "results", "problems", "skipped", "empty")
+        }
+        try:
+            for file in (self.writes, self._sarif):
+                if file and not self._is_worker:
+                    usable(file)
+            self.baseline = Baseline(known)
+        except OSError as error:
+            remedy = "; --sidestream-write-baseline writes one" if error.filename == str(known) else ""
+            raise pytest.UsageError(f"sidestream: {error.filename}: {error.strerror}{remedy}") from None
+        except ValueError as error:
+            raise pytest.UsageError(f"--sidestream-baseline: {error}") from None
+
+    def add(self, found: CheckedRun, item: pytest.Item) -> None:
+        from sidestream._check_export import findings, results
+
+        if self.writes:
+            self._found["new"] += map(dataclasses.asdict, findings(found, self.baseline))
+        if self._sarif:
+            self._found["results"] += results(found, self.baseline, str(item.path))
+        self._found["known"] += map(dataclasses.asdict, found._found.known)
+        self._found["problems"] += [] if found.ended is None else [found.ended]
+        self._found["skipped"] += found.skipped
+        self._found["empty"] += [] if found.operations else [item.nodeid]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        for name, values in json.loads(getattr(node, "workeroutput", {}).get("sidestream", "{}")).items():
+            self._found[name] += values
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        from sidestream._check_baseline import found, written
+        from sidestream._check_export import put, sarif
+
+        of = self._found
+        if self._is_worker:
+            session.config.workeroutput["sidestream"] = json.dumps(of)  # type: ignore[attr-defined]
+            return
+        try:
+            if self.writes:
+                put(self.writes, written(map(found, of["new"])))
+            if self._sarif:
+                put(self._sarif, sarif(of["results"], of["problems"], dict.fromkeys(of["skipped"])))
+        except OSError as error:
+            pytest.exit(f"{error.filename} cannot be written: {error.strerror}", pytest.ExitCode.USAGE_ERROR)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from sidestream._check_baseline import counted, found
+
+        tell, of = terminalreporter.write_line, self._found
+        if self.writes:
+            tell(f"sidestream: {counted(len(set(map(found, of['new']))))} written to {self.writes.name}")
+        elif of["known"] or self.baseline.known:
+            gone = len(self.baseline.known - set(map(found, of["known"])))
+            more = f"; {self.baseline.shown(gone)}" if gone else ""
+            tell(f"sidestream: {counted(len(of['known']))} left out as known{more}")
+        if empty := of["empty"]:
+            # The simulated GPU comes after imports: a module that asks for a GPU meanwhile finds none.
+            more = "" if len(empty) == 1 else f" and {len(empty) - 1} more"
+            tell(f"sidestream: nothing was checked in {empty[0]}{more}, since nothing ran on a GPU")
+
+
 #: Shown with a test that fails.
 _NO_GPU = "PyTorch finds no GPU here; with --sidestream-simulate the tests have a simulated one."
 
@@ -37,7 +137,9 @@ def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
     early.
 
     The value is the ``CheckedRun``. A test that does not request the fixture is not checked.
-    ``--sidestream-suppress FILE`` names a file as for ``check(suppress=...)``; with
+    ``--sidestream-suppress FILE`` names a file as for ``check(suppress=...)``, and ``--sidestream-baseline
+    FILE`` known findings, which ``--sidestream-write-baseline FILE`` writes. ``--sidestream-sarif FILE``
+    writes the findings of all tests for code scanning. With
     ``--sidestream-require-gpu`` a test fails if it ran nothing on a GPU. Where PyTorch finds no GPU,
     ``--sidestream-simulate``, or ``sidestream_simulate = true`` in pytest's configuration, simulates one.
     """
@@ -57,10 +159,12 @@ def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
         simulates = config.getoption("--sidestream-simulate") or config.getini("sidestream_simulate")
         if not simulates:
             request.node.add_report_section("setup", "sidestream", _NO_GPU)
+    session: Any = config.pluginmanager.get_plugin("sidestream-session")
     # Most of the suppressed lines belong to other tests, so unused suppressions are not reported.
-    with checking(suppress=suppress, simulate=int(simulates)) as found:
+    with checking(suppress=suppress, baseline=session.baseline, simulate=int(simulates)) as found:
         yield found
-    if not found.is_clean:
+    session.add(found, request.node)
+    if found.ended is not None or not (found.is_clean or session.writes):
         pytest.fail(found.text(unused=False), pytrace=False)
     if requires and not found.operations:
         pytest.fail("this test ran nothing on a GPU (--sidestream-require-gpu)", pytrace=False)

@@ -10,7 +10,6 @@ import argparse
 import atexit
 import contextlib
 import importlib.util
-import json
 import os
 import re
 import runpy
@@ -24,6 +23,8 @@ from typing import Any
 
 from sidestream import _check_fix, _check_reduce
 from sidestream._check import MEMORY_BYTES, MOST_DEVICES, CheckedRun, check, checking
+from sidestream._check_baseline import Baseline, counted, written
+from sidestream._check_export import Reports, findings, put, usable
 from sidestream._check_hooks import Steps
 from sidestream._check_suppress import suppressions
 from sidestream._check_text import check_text
@@ -58,6 +59,7 @@ def main(arguments: list[str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     program = _program(parser, given)
+    rank = _rank()
     # Errors that can be detected before the program runs are reported before it starts.
     try:
         suppress = () if given.suppress is None else suppressions(given.suppress)
@@ -65,6 +67,7 @@ def main(arguments: list[str]) -> int:
         parser.error(f"--suppress {given.suppress}: {error.strerror}")
     except ValueError as error:
         parser.error(f"--suppress: {error}")
+    baseline = _baseline(parser, given, rank)
     steps = None if given.steps is None else _steps(parser, given.steps)
     if given.require_gpu and given.simulate:
         parser.error("--require-gpu needs a GPU, and --simulate simulates one; give one of the two")
@@ -87,20 +90,14 @@ def main(arguments: list[str]) -> int:
         parser.error(
             f"{program[0]} is a trace; `sidestream diagnose {program[0]}` says why the GPU idled there"
         )
-    if is_module and not _is_module(program[0]):
+    origin = _origin(program[0]) if is_module else program[0]
+    if origin is None:
         parser.error(
             f"there is no module {program[0]}; name one that `python -m` finds, or a script without -m"
         )
     if not is_module and not (path.is_file() or is_folder):
         parser.error(f"there is no file {program[0]}; name a script, or a module with -m")
-    rank = _rank()
-    file = None
-    if given.json:
-        file = _of_rank(given.json, rank)
-        try:
-            file.write_text("", encoding="utf-8")
-        except OSError as error:
-            parser.error(f"--json {given.json}: {error.strerror}")
+    files = _files(parser, given, rank)
     left = None if given.reduce is None else _left(parser, given.reduce, rank)
     if suffix == ".md":
         if not given.simulate:
@@ -111,10 +108,14 @@ def main(arguments: list[str]) -> int:
             "--raise": given.raises,
             "--suppress": given.suppress,
             "--steps": given.steps,
+            "--sarif": given.sarif,
+            "--junit": given.junit,
+            "--baseline": given.baseline,
+            "--write-baseline": given.write_baseline,
         }
         if unfit := ", ".join(name for name, value in others.items() if value):
             parser.error(f"a Markdown file has a report for each of its blocks; leave out {unfit}")
-        return check_text(path, devices, not given.no_stacks, given.memory, file)
+        return check_text(path, devices, not given.no_stacks, given.memory, files.get("json"))
     # A program with its own handler sets it later; then that handler decides how the program ends.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
@@ -127,14 +128,15 @@ def main(arguments: list[str]) -> int:
                 not given.no_stacks,
                 given.memory,
                 suppress=suppress,
+                baseline=baseline,
                 steps=steps,
                 host=not given.no_host,
                 simulate=devices if given.simulate else 0,
                 log=left is not None or bool(given.provoke and given.simulate),
             ) as found,
-            _kept(file, found),
+            _kept(reports := Reports(files, found, baseline, origin)),
         ):
-            code = _code(program, is_module, found)
+            code, died = _code(program, is_module, found)
             found._recorder.program_over()
     except RaceError as race:
         # The race was found after the program had ended.
@@ -142,12 +144,15 @@ def main(arguments: list[str]) -> int:
     if signal.getsignal(signal.SIGTERM) is _terminated:
         # The program has ended; only its report remains to be written.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # The files come first, since standard error may be a closed pipe.
+    if not reports.write(died):
+        code = code or 2
     text = str(found) if rank is None else f"rank {rank}: {found}"
     print(text, file=sys.stderr)
     if given.require_gpu and not found.operations:
         print("nothing ran on a GPU (--require-gpu)", file=sys.stderr)
         code = code or 1
-    if file is not None and not _write(file, found.json()):
+    if given.write_baseline and not _write_baseline(given.write_baseline, found, baseline):
         code = code or 2
     if left is not None:
         try:
@@ -159,7 +164,8 @@ def main(arguments: list[str]) -> int:
         code = code or 2
     if given.provoke is not None:
         print(_provoked(program, is_module, found, given), file=sys.stderr)
-    if not found.is_clean:
+    # What has just been written as known does not fail.
+    if found.ended is not None or not (found.is_clean or given.write_baseline):
         return 1
     return code or (NOT_SIMULATED if found.skipped else 0)
 
@@ -211,6 +217,8 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--sarif", metavar="FILE", help="write the report as SARIF 2.1.0, for code scanning")
+    parser.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML, for CI servers")
     parser.add_argument(
         "--fix",
         action="store_true",
@@ -234,6 +242,14 @@ def _parser() -> argparse.ArgumentParser:
         "--suppress", metavar="FILE", help="findings to leave out, one FILE:LINE REASON per line"
     )
     parser.add_argument(
+        "--baseline", metavar="FILE", help="known findings to leave out, as --write-baseline writes them"
+    )
+    parser.add_argument(
+        "--write-baseline",
+        metavar="FILE",
+        help="write the findings of this run, which then do not change the exit code; --baseline is ignored",
+    )
+    parser.add_argument(
         "--steps",
         metavar="A:B",
         help="check steps A to B-1, counted from 0; a step ends with step() of the first optimizer",
@@ -253,9 +269,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help=f"maximum memory of the check (default {MEMORY_BYTES})",
     )
-    parser.add_argument(
-        "--simulate", action="store_true", help="simulate the GPU: its work runs on the CPU"
-    )
+    parser.add_argument("--simulate", action="store_true", help="simulate the GPU: its work runs on the CPU")
     parser.add_argument("--devices", type=int, metavar="N", help="number of simulated GPUs (default 1)")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -307,6 +321,55 @@ def _of_rank(name: str, rank: int | None) -> Path:
     return file if rank is None else file.with_name(f"{file.stem}.rank{rank}{file.suffix}")
 
 
+def _files(parser: argparse.ArgumentParser, given: argparse.Namespace, rank: int | None) -> dict[str, Path]:
+    """Return the report files of this rank by format, each empty until the program starts."""
+    files = {}
+    for kind in ("json", "sarif", "junit"):
+        if name := getattr(given, kind):
+            # The program may change the current folder.
+            files[kind] = _of_rank(name, rank).absolute()
+            try:
+                files[kind].write_text("", encoding="utf-8")
+            except OSError as error:
+                parser.error(f"--{kind} {name}: {error.strerror}")
+    return files
+
+
+def _baseline(parser: argparse.ArgumentParser, given: argparse.Namespace, rank: int | None) -> Baseline:
+    if given.write_baseline:
+        file = _of_rank(given.write_baseline, rank).absolute()
+        try:
+            usable(file)
+        except OSError as error:
+            parser.error(f"--write-baseline {given.write_baseline}: {error.strerror}")
+        # The program may change the current folder.
+        given.write_baseline = file
+        return Baseline()
+    if not given.baseline:
+        return Baseline()
+    file = _of_rank(given.baseline, rank)
+    try:
+        return Baseline(file)
+    except OSError as error:
+        parser.error(f"--baseline {file}: {error.strerror}; --write-baseline writes one")
+    except ValueError as error:
+        parser.error(f"--baseline: {error}")
+
+
+def _write_baseline(file: Path, found: CheckedRun, baseline: Baseline) -> bool:
+    those = set(findings(found, baseline))
+    try:
+        put(file, written(those))
+    except OSError as error:
+        print(f"the baseline cannot be written to {file}: {error}", file=sys.stderr)
+        return False
+    print(
+        f"{counted(len(those))} written to {file.name}; with `--baseline` and this file only others fail",
+        file=sys.stderr,
+    )
+    return True
+
+
 def _left(parser: argparse.ArgumentParser, name: str, rank: int | None) -> Path:
     left = _of_rank(name, rank)
     if not left.parent.is_dir() or left.is_dir() or left.suffix == ".py":
@@ -316,27 +379,25 @@ def _left(parser: argparse.ArgumentParser, name: str, rank: int | None) -> Path:
     return left
 
 
-def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
-    """Run the program, and return its exit code."""
+def _code(program: list[str], is_module: bool, found: CheckedRun) -> tuple[int, str | None]:
+    """Run the program. Return its exit code, and how it ended if by an exception."""
     try:
         _run(program, is_module)
     except SystemExit as exit_:
         if isinstance(exit_.code, str):
             print(exit_.code, file=sys.stderr)
-        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None), None
     except BaseException as error:
         # The error is printed here, so that the report comes after it.
         shown = error.with_traceback(_of_program(error.__traceback__))
         sys.excepthook(type(shown), shown, shown.__traceback__)
-        print(
-            f"the program ended with {type(error).__name__}; the report covers the time before that",
-            file=sys.stderr,
-        )
+        died = f"the program ended with {type(error).__name__}; the report covers the time before that"
+        print(died, file=sys.stderr)
         if str(error) in found.skipped:
-            return NOT_SIMULATED
+            return NOT_SIMULATED, died
         # The exit code of Python, and the one that a shell uses for SIGINT.
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
-    return 0
+        return 130 if isinstance(error, KeyboardInterrupt) else 1, died
+    return 0, None
 
 
 def _end(code: int) -> None:
@@ -390,22 +451,16 @@ _SECONDS = 10.0
 
 
 @contextlib.contextmanager
-def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
-    """Keeps the report in a file up to date, in case the program is killed."""
-    if file is None:
+def _kept(reports: Reports) -> Iterator[None]:
+    """Keeps the report files up to date, in case the program is killed."""
+    if not reports.files:
         yield
         return
     over = threading.Event()
 
     def keep() -> None:
-        last = None
         while True:
-            report = found.to_dict()
-            report["ended"] = report["ended"] or "the program had not ended when this was written"
-            text = json.dumps(report)
-            if text != last:
-                _write(file, text)
-            last = text
+            reports.write(running=True)
             if over.wait(_SECONDS):
                 return
 
@@ -418,22 +473,6 @@ def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
         thread.join()
 
 
-def _write(file: Path, text: str) -> bool:
-    """Replace the whole file at once, so that a process that is killed meanwhile leaves the previous report.
-    Return whether the report was written.
-    """
-    part = file.with_name(file.name + ".part")
-    try:
-        part.write_text(text + "\n", encoding="utf-8")
-        part.replace(file)
-    except OSError as error:
-        print(f"the report cannot be written to {file}: {error}", file=sys.stderr)
-        with contextlib.suppress(OSError):
-            part.unlink()
-        return False
-    return True
-
-
 def _print_patch(found: CheckedRun) -> bool:
     try:
         sys.stdout.write(found.patch())
@@ -444,14 +483,16 @@ def _print_patch(found: CheckedRun) -> bool:
     return True
 
 
-def _is_module(name: str) -> bool:
+def _origin(name: str) -> str | None:
+    """Return the file of a module or of its package; None if there is no such module."""
     sys.path.insert(0, "")
     try:
         # Look for the package, not the module itself, since finding that would import the package before the
         # check observes anything.
-        return importlib.util.find_spec(name.partition(".")[0]) is not None
+        spec = importlib.util.find_spec(name.partition(".")[0])
+        return None if spec is None else spec.origin or name
     except (ImportError, ValueError):
-        return False
+        return None
     finally:
         sys.path.remove("")
 
