@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import sidestream
+from conftest import run_pytest
 from forked import python
 from sidestream import _check_fix
 
@@ -152,3 +153,14 @@ def test_modules_and_scripts_run_with_the_calls_that_fix_them_and_no_file_change
         assert value() == 12
         assert linecache.getline(str(script), 3) == "value += 10\n"
     assert value() == 1 and module.read_text() == "value = 1\n"
+
+
+@pytest.mark.torch
+def test_the_fixture_says_what_schedules_do_to_a_race(tmp_path: Path) -> None:
+    test = "\n".join(
+        f"    {line}" for line in RACY.replace("from helper import sum_of", "").splitlines() if line
+    )
+    test = test.replace("sum_of(x)", "x.sum()")
+    (tmp_path / "test_one.py").write_text(f"def test_one(sidestream_check):\n{test}\n")
+    told = run_pytest(tmp_path, "--sidestream-simulate", "--sidestream-provoke=3")
+    assert "1 error" in told and "of 10,000 legal schedules of a simulated GPU" in told, told

@@ -244,8 +244,9 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
             if in_full and self.kept <= _MOST_KEPT:
                 self.run.results[key] = tensor.detach().clone()
             else:
-                self.run.results[(*key, "sum")] = _integers(tensor).sum(dtype=torch.int64)
-        if in_full and self.how.keeps and tensor.is_cuda:
+                key = (*key, "sum")
+                self.run.results[key] = _integers(tensor).sum(dtype=torch.int64)
+        if in_full and self.how.keeps and tensor.is_cuda and key[-1] != "sum":
             self.late.append(((*key, "end"), tensor))
 
     def hide(self, key: Any, tensor: Any, first: First | None) -> None:
@@ -277,7 +278,8 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         for key, tensor in self.late:
             self.run.results[key] = tensor.detach().clone()
         for key, count, _ in self.changed:
-            self.run.results[(*key, "hidden")] = count
+            key = (*key, "hidden")
+            self.run.results[key] = count
         self.run.results.update(_returned(returned))
         self.run.overlaps = [
             (complete, not complete if other is None else one.elapsed_time(other) < 0)

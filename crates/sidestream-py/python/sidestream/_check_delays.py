@@ -119,7 +119,7 @@ def run(function: Callable[[], Any], how: How, watched: set[Call], delay: Delay,
             raise
         raise DeviceFailed(str(error).splitlines()[0]) from None
     mode.end(returned)
-    return mode.run  # type: ignore[no-any-return]
+    return mode.run
 
 
 @dataclass(frozen=True)

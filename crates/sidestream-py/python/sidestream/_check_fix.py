@@ -45,7 +45,7 @@ def hidden() -> list[str]:
     """Return the beginnings of the paths of files whose frames are no lines of the program."""
     import torch
 
-    folders = [os.path.dirname(module.__file__) + os.sep for module in (torch, logging)]
+    folders = [os.path.dirname(file) + os.sep for file in (torch.__file__, logging.__file__)]
     # With `logging` hidden, a log call counts as the line that reads the value.
     return [
         *folders,
@@ -216,11 +216,13 @@ def applied(files: Mapping[str, list[str]]) -> Iterator[None]:
     forget()
     for file, lines in files.items():
         linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
-    loader.get_code, io.open_code = get_code, open_code  # type: ignore[method-assign]
+    setattr(loader, "get_code", get_code)
+    setattr(io, "open_code", open_code)
     try:
         yield
     finally:
-        loader.get_code, io.open_code = plain, plain_open  # type: ignore[method-assign]
+        setattr(loader, "get_code", plain)
+        setattr(io, "open_code", plain_open)
         forget()
 
 

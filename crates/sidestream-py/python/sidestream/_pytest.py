@@ -32,6 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--sidestream-sarif", metavar="FILE", help="write the findings as SARIF 2.1.0")
     group.addoption(
+        "--sidestream-provoke",
+        metavar="RUNS",
+        type=int,
+        default=0,
+        help="call a test with a race RUNS times again for each, with a delay before the first access; on a "
+        "simulated GPU, run each race in up to 10,000 schedules",
+    )
+    group.addoption(
         "--sidestream-require-gpu",
         action="store_true",
         help="fail a test with the fixture if it ran nothing on a GPU",
@@ -142,6 +150,7 @@ def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
     writes the findings of all tests for code scanning. With
     ``--sidestream-require-gpu`` a test fails if it ran nothing on a GPU. Where PyTorch finds no GPU,
     ``--sidestream-simulate``, or ``sidestream_simulate = true`` in pytest's configuration, simulates one.
+    ``--sidestream-provoke RUNS`` calls a test with a race again, with the same fixtures, as ``provoke`` does.
     """
     import torch
     from sidestream._check import checking
@@ -161,10 +170,27 @@ def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
             request.node.add_report_section("setup", "sidestream", _NO_GPU)
     session: Any = config.pluginmanager.get_plugin("sidestream-session")
     # Most of the suppressed lines belong to other tests, so unused suppressions are not reported.
-    with checking(suppress=suppress, baseline=session.baseline, simulate=int(simulates)) as found:
+    runs = config.getoption("--sidestream-provoke")
+    with checking(
+        suppress=suppress, baseline=session.baseline, simulate=int(simulates), log=bool(runs and simulates)
+    ) as found:
         yield found
     session.add(found, request.node)
     if found.ended is not None or not (found.is_clean or session.writes):
-        pytest.fail(found.text(unused=False), pytrace=False)
+        text = found.text(unused=False)
+        pytest.fail(f"{text}\n\n{_provoked(request.node, found, runs)}" if runs else text, pytrace=False)
     if requires and not found.operations:
         pytest.fail("this test ran nothing on a GPU (--sidestream-require-gpu)", pytrace=False)
+
+
+def _provoked(test: Any, found: CheckedRun, runs: int) -> str:
+    """Return what delays do to the results of a test function."""
+    from sidestream._check_provoke import explored, provoke, raced
+
+    if found._simulation is not None:
+        return str(explored(found))
+    arguments = {name: test.funcargs[name] for name in test._fixtureinfo.argnames}
+    try:
+        return str(provoke(lambda: test.obj(**arguments), pairs=raced(found.races), runs=runs))
+    except Exception as error:
+        return f"--sidestream-provoke: the test cannot be called again: {type(error).__name__}: {error}"
