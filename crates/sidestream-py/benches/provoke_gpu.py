@@ -1,17 +1,17 @@
 """Whether a delay makes each planted race give wrong bytes, and never its fixed twin, on one GPU.
 
-    python crates/sidestream-py/benches/provoke_gpu.py [RUNS [NAME ...]]
+    python crates/sidestream-py/benches/provoke_gpu.py [--runs 20] [--delay-ms 20] [--part 0/1] [NAME ...]
 
 One JSON object per program: for each race the wrong runs with the delay and without, the number of delays,
 what differed first or why nothing did; then the wrong runs of the twin with the same delays. Takes five
-minutes at 100 runs.
+minutes at 20 runs; with ``--part K/N`` a process takes each Nth program.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
-import sys
 import time
 
 from planted import backward, programs, streams
@@ -22,16 +22,23 @@ PLANTED = [*streams.PLANTED, *backward.PLANTED, *programs.PLANTED, *programs.PLA
 
 
 def main() -> None:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--delay-ms", type=float, default=20.0)
+    parser.add_argument("--part", default="0/1")
+    parser.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    part, parts = map(int, given.part.split("/"))
+    runs, again = given.runs, functools.partial(sidestream.provoke, runs=given.runs, delay_ms=given.delay_ms)
     races = reached = accused = 0
-    for program in PLANTED:
-        if sys.argv[2:] and program.__name__ not in sys.argv[2:]:
+    for program in PLANTED[part::parts]:
+        if given.names and program.__name__ not in given.names:
             continue
         start = time.perf_counter()
         try:
-            provoked = sidestream.provoke(functools.partial(program, False), runs=runs)
+            provoked = again(functools.partial(program, False))
             pairs = [(race.first, race.second) for race in provoked.races]
-            twin = sidestream.provoke(functools.partial(program, True), pairs=pairs, runs=runs)
+            twin = again(functools.partial(program, True), pairs=pairs)
         except RuntimeError as error:
             print(json.dumps({"program": program.__name__, "error": str(error)}), flush=True)
             continue

@@ -285,6 +285,10 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
             (complete, not complete if other is None else one.elapsed_time(other) < 0)
             for complete, one, other in self.pairs
         ]
+        # These events die here, not whenever Python collects cycles: PyTorch's callbacks fail there in frames
+        # without builtins.
+        for left in (self.firsts, self.pairs, self.late, self.changed):
+            left.clear()
 
 
 @dataclass(frozen=True)
