@@ -76,7 +76,7 @@ class _Kernel:
         done = self._plain(*args)
         for recorder in _listening:
             values = dict(zip(self._names, args, strict=False))
-            recorder.launched(self._name, by_name(values, self._pointers, frozenset(), False))
+            recorder.launched(self._name, by_name(values, self._pointers, frozenset(), False), uses_each=True)
         return done
 
     def __getattr__(self, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 The intermediate representation of a Triton kernel shows the pointers that it loads from and stores to, but
 not how far. So the whole tensor counts as touched, and a race on it is a warning. A kernel that Inductor
-generated stores its results in full.
+generated stores its results in full, and uses at least a part of each argument.
 """
 
 from __future__ import annotations
@@ -138,8 +138,17 @@ class _Kernels:
                 signature = (getattr(tuner, "triton_meta", None) or {}).get("signature") or {}
                 values = dict(zip(signature, args, strict=False))
                 values.update({name: value for name, value in kwargs.items() if name in signature})
+                given = inductor_given(values, _pointers(_binary(tuner)), tuner)
+                # Generated code may have asked for its stream before it entered another one.
+                device = next(
+                    (tensor.device.index for tensor, *_ in given if tensor.device.index is not None), 0
+                )
+                stream = kwargs.get("stream")
                 self._recorder.launched(
-                    _name(tuner.fn), inductor_given(values, _pointers(_binary(tuner)), tuner)
+                    _name(tuner.fn),
+                    given,
+                    None if stream is None else (device, int(stream)),
+                    uses_each=not getattr(tuner, "custom_kernel", False),
                 )
             return result
 

@@ -136,6 +136,7 @@ class Recorder:
         given: list[tuple[Any, bool, bool, str | None]],
         stream: tuple[int, int] | None = None,
         stored: list[tuple[Any, int, int]] = ...,
+        uses_each: bool = False,
     ) -> None: ...
     def collective(
         self, name: str, given: list[tuple[Any, bool, bool, str | None]], group: int, event: int

@@ -632,6 +632,10 @@ impl Core {
         let mut real = Real::No;
         for one in &a.touches {
             for two in b.touches.iter().filter(|two| two.write || one.write) {
+                // A part that is not empty is a part of what the other touches in full.
+                if (one.any && two.covers(one)) || (two.any && one.covers(two)) {
+                    return Real::Yes;
+                }
                 if meet(one, two) == Some(true) {
                     match two
                         .may

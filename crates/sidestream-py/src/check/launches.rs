@@ -42,8 +42,8 @@ impl Recorder {
     }
 
     /// A kernel was launched, on the current stream if none is given. `stored` are byte ranges of tensors that the
-    /// kernel certainly writes.
-    #[pyo3(signature = (name, given, stream=None, stored=Vec::new()))]
+    /// kernel certainly writes; `uses_each` says that it certainly touches some byte of each argument.
+    #[pyo3(signature = (name, given, stream=None, stored=Vec::new(), uses_each=false))]
     fn launched(
         &self,
         py: Python<'_>,
@@ -51,11 +51,12 @@ impl Recorder {
         given: Vec<Given<'_>>,
         stream: Option<(u32, u64)>,
         stored: Vec<(Bound<'_, PyAny>, i64, i64)>,
+        uses_each: bool,
     ) -> PyResult<()> {
         if !self.is_on() {
             return Ok(());
         }
-        let mut touched = self.given(given);
+        let mut touched = self.given(given, uses_each);
         // The stored ranges come after the accesses to whole tensors: the report of a race then shows the certain
         // range.
         for (tensor, start, end) in stored {
@@ -98,7 +99,7 @@ impl Recorder {
         group: u64,
         event: u64,
     ) -> PyResult<bool> {
-        let mut touched = self.given(given);
+        let mut touched = self.given(given, false);
         let Some(device) = touched.device().filter(|_| self.is_on()) else {
             return Ok(false);
         };
@@ -157,7 +158,7 @@ impl Recorder {
 }
 
 impl Recorder {
-    fn given<'py>(&self, given: Vec<Given<'py>>) -> Touched<'py> {
+    fn given<'py>(&self, given: Vec<Given<'py>>, uses_each: bool) -> Touched<'py> {
         let mut touched = Touched::default();
         for (what, reads, writes, may) in given {
             let may = may.map(|name| self.names.lock().operator(name));
@@ -169,7 +170,8 @@ impl Recorder {
                     Err(_) => self.asked.touch(&what, write),
                 };
                 if let Some(touch) = touch {
-                    touched.touches.push(Touch { may, ..touch });
+                    let any = may.is_none() || uses_each;
+                    touched.touches.push(Touch { may, any, ..touch });
                     touched.tensors.push(what.clone());
                 }
             }

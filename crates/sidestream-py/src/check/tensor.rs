@@ -140,6 +140,7 @@ impl Asked {
             write,
             rows,
             may: None,
+            any: true,
         })
     }
 

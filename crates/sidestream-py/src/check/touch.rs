@@ -19,6 +19,8 @@ pub struct Touch {
     pub rows: Option<Box<Rows>>,
     /// The number of the argument's name, if only some of the bytes may be touched.
     pub may: Option<u32>,
+    /// Whether at least one of the bytes certainly is.
+    pub any: bool,
 }
 
 impl Touch {
@@ -31,7 +33,14 @@ impl Touch {
             write,
             rows: None,
             may: None,
+            any: true,
         }
+    }
+
+    /// Whether all bytes of another touch are certainly among these.
+    pub fn covers(&self, other: &Touch) -> bool {
+        let is_whole = self.may.is_none() && self.rows.is_none();
+        is_whole && self.ptr <= other.ptr && other.end <= self.end
     }
 
     pub fn mode(&self) -> Mode {
