@@ -31,6 +31,7 @@ KINDS = {
     "weights_gathered_and_not_waited_for": {"RAW"},
     "weights_gathered_and_freed_too_early": {"UAF"},
     "a_gradient_past_the_engine": {"UAF"},
+    "a_gradient_in_the_memory_of_another_stream": {"UAF"},
     "gradients_that_are_added_up": {"UAF"},
 }
 
@@ -147,14 +148,14 @@ def gradients_that_are_asked_for(at_edge: bool = False) -> None:
     class Gives(Doubles):
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
-            with torch.cuda.stream(side):
-                given = torch.full((COUNT,), 2.0, device="cuda")
-            main.wait_stream(side)
-            return given
+            return torch.full((COUNT,), 2.0, device="cuda")
 
-    x = weights()
+    x = weights() * 1
     side.wait_stream(main)
-    (gradient,) = torch.autograd.grad(Gives.apply(x).sum(), get_gradient_edge(x) if at_edge else x)
+    with torch.cuda.stream(side):
+        loss = Gives.apply(x).sum()
+    main.wait_stream(side)
+    (gradient,) = torch.autograd.grad(loss, get_gradient_edge(x) if at_edge else x)
     gradient * 2
     del gradient
     use_again(side)

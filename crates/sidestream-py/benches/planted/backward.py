@@ -271,6 +271,32 @@ def a_gradient_past_the_engine(right: bool) -> None:
 
 
 @planted
+def a_gradient_in_the_memory_of_another_stream(right: bool) -> None:
+    """Both nodes run on one stream, so the engine records none, although the gradient's memory is from another."""
+    side, main = side_and_main()
+
+    class Gives(Doubles):
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            with torch.cuda.stream(side):
+                made = torch.full((N,), 2.0, device="cuda")
+            main.wait_stream(side)
+            if right:
+                made.record_stream(main)
+            return made
+
+    class Takes(Doubles):
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient * 2
+
+    loss = Gives.apply(Takes.apply(weights())).sum()
+    side.wait_stream(main)
+    loss.backward()
+    use_again(side)
+
+
+@planted
 def gradients_that_are_added_up(right: bool) -> None:
     """Two branches on separate streams: the engine adds their gradients on a third stream, and records that
     stream for them.

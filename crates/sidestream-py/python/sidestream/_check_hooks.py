@@ -458,7 +458,7 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         nonlocal is_first
         # With a single stream, gradients do not pass between streams. The first pass may show a stream from
         # before the check.
-        passes = is_first or recorder.has_streams()
+        passes = torch.cuda.is_initialized() and (is_first or recorder.has_streams())
         is_first = False
         inputs = args[3] if len(args) > 3 else None
         before = recorder.enter_backward()
@@ -479,15 +479,21 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: list[Any]) -> None:
-    """Observe each gradient when the engine passes it to a node.
+    """Observe each gradient that the engine passes from a node on one stream to a node on another.
+
+    Between nodes on one stream the engine records no stream, whichever stream the gradient's memory is from.
 
     Args:
-        heard: Called with the gradients.
+        heard: Called with the gradients, on the stream of the node that receives them.
         roots: The tensors or edges of the graph where backward starts.
         inputs: The tensors for which gradients are requested, if any: their nodes need not run.
         hooks: Receives the handles of the hooks.
     """
     import torch
+
+    def now() -> tuple[int, int]:
+        device = torch.cuda.current_device()
+        return device, torch._C._cuda_getCurrentRawStream(device)
 
     def node_of(root: Any) -> Any:
         if not isinstance(root, torch.Tensor):
@@ -496,15 +502,39 @@ def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: 
             torch.autograd.graph.get_gradient_edge(root).node if root.requires_grad else None
         )
 
+    #: By node and input: the streams of the nodes, or of the caller, that gave the gradients.
+    givers: dict[tuple[Any, int], set[tuple[int, int]]] = {}
+
+    def passed(node: Any, given: Any) -> None:
+        others = tuple(x for at, x in given if x is not None and givers.get((node, at), set()) - {now()})
+        if others:
+            heard(others)
+
+    def before(node: Any) -> Callable[[Any], None]:
+        edges = node.next_functions
+
+        def begins(given: Any) -> None:
+            passed(node, enumerate(given))
+            for edge in edges:
+                givers.setdefault(edge, set()).add(now())
+
+        return begins
+
+    def asked(x: Any) -> Any:
+        node, at = node_of(x), x.output_nr
+        return x.register_hook(lambda gradient: passed(node, [(at, gradient)]))
+
     left = [node_of(root) for root in roots]
+    for root, node in zip(roots, left, strict=True):
+        givers.setdefault((node, root.output_nr), set()).add(now())
     seen = {None}
     while left:
         node = left.pop()
         if node not in seen:
             seen.add(node)
-            hooks.append(node.register_prehook(heard))
+            hooks.append(node.register_prehook(before(node)))
             left += [after for after, _ in node.next_functions]
-    hooks += [x.register_hook(heard) for x in inputs or () if isinstance(x, torch.Tensor) and x.requires_grad]
+    hooks += [asked(x) for x in inputs or () if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
 def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
