@@ -335,6 +335,24 @@ def test_the_runtime_pins_memory_where_it_is(found: sidestream.CheckedRun) -> No
         runtime.cudaStreamCreate(0)
 
 
+@pytest.mark.parametrize("right", [False, True])
+def test_streams_and_events_of_any_device_are_the_simulated_ones(right: bool) -> None:
+    with sidestream.check(simulate=True) as found:
+        import torch
+
+        side, copied = torch.Stream(), torch.Event("cuda")
+        assert isinstance(side, torch.Stream) and isinstance(torch.cuda.current_stream(), torch.Stream)
+        assert issubclass(torch.cuda.Stream, torch.Stream) and isinstance(copied, torch.Event)
+        assert side.device == torch.device("cuda", 0) and torch.Stream("cpu").device.type == "cpu"
+        with side:
+            x = torch.ones(1 << 20).pin_memory().to("cuda", non_blocking=True)
+            copied.record()
+        if right:
+            torch.accelerator.current_stream().wait_event(copied)
+        x * 2
+    assert [race.kind for race in found.races] == ([] if right else ["RAW"]), str(found)
+
+
 def test_the_profiler_has_the_processors_part(capfd: pytest.CaptureFixture[str]) -> None:
     from torch.profiler import ProfilerActivity, profile
 

@@ -108,6 +108,10 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
     registered = simulation.runtime.is_registered
     of_tensor = tensor.attributes(index_of, devices, registered)
     generator = _generator(index_of, devices)
+    of_any_device = {
+        "Stream": streams.of_any_device(torch.Stream, stream),
+        "Event": streams.of_any_device(torch.Event, event),
+    }
     return [
         (torch._C, core),
         (
@@ -142,7 +146,15 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
             torch.UntypedStorage,
             tensor.storage_attributes(index_of, devices, simulation.operators.adopt_storage, registered),
         ),
-        (torch, {**tensor.functions(of_tensor["to"], generator), **_autocast(), "compile": _compile}),
+        (
+            torch,
+            {
+                **tensor.functions(of_tensor["to"], generator),
+                **_autocast(),
+                **of_any_device,
+                "compile": _compile,
+            },
+        ),
         (torch.autograd.profiler.profile, {"__init__": _profile(torch.autograd.profiler.profile.__init__)}),
         (
             torch.autograd,

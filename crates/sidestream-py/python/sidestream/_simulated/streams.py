@@ -389,3 +389,25 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             )
 
     return Stream, ExternalStream, Event
+
+
+def of_any_device(plain: type, simulated: type) -> type:
+    """Return the replacement for ``torch.Stream`` or ``torch.Event``, which makes the ``simulated`` class of
+    ``torch.cuda`` unless the CPU is named.
+    """
+
+    class Kind(type(plain)):  # type: ignore[misc]
+        def __instancecheck__(cls, thing: Any) -> bool:
+            return isinstance(thing, plain | simulated)
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            return issubclass(kind, plain | simulated)
+
+        def __call__(cls, device: Any = None, *args: Any, **given: Any) -> Any:
+            if device is not None and not isinstance(device, int) and torch.device(device).type == "cpu":
+                return plain(device, *args, **given)
+            if issubclass(simulated, plain):
+                return simulated(device, *args, **given)
+            return simulated(*args, **given)
+
+    return Kind(plain.__name__, (plain,), {})
