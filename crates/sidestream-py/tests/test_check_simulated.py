@@ -302,6 +302,24 @@ def test_backward_runs_on_the_streams_of_forward(found: sidestream.CheckedRun) -
     assert found.races == (), str(found)
 
 
+def test_a_function_may_keep_a_name_in_its_node(found: sidestream.CheckedRun) -> None:
+    class Named(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.name = "mlp"
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            assert ctx.name == "mlp"
+            return gradient * 2
+
+    w = torch.ones(8, device="cuda", requires_grad=True)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        Named.apply(w).sum().backward()
+    assert w.grad.tolist() == [2.0] * 8
+
+
 def test_gradients_are_waited_for_by_the_caller_only(found: sidestream.CheckedRun) -> None:
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     weight = torch.ones(4, device="cuda", requires_grad=True)

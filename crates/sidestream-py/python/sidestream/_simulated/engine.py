@@ -65,7 +65,8 @@ class Backward:
             self._hooks.append(node.register_hook(self._ends(node)))
 
     def _streams_of(self, node: Any, takers: Any) -> tuple[int, ...]:
-        if not node.name().endswith("AccumulateGrad"):
+        # A function may give its node an attribute `name`, which hides the method.
+        if type(node).__name__ != "AccumulateGrad":
             return self._at(node._sequence_nr())
         # A leaf's node is created when the leaf is first used, and lives as long as the graph.
         kept: dict[str, tuple[int, ...]] = node.metadata
