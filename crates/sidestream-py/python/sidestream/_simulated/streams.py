@@ -391,7 +391,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
     return Stream, ExternalStream, Event
 
 
-def of_any_device(plain: type, simulated: type) -> type:
+def of_any_device(plain: Any, simulated: Any) -> type:
     """Return the replacement for ``torch.Stream`` or ``torch.Event``, which makes the ``simulated`` class of
     ``torch.cuda`` unless the CPU is named.
     """
