@@ -11,6 +11,7 @@ import pytest
 import sidestream
 import torch
 import torch.distributed as dist
+from torch import nn
 
 pytestmark = pytest.mark.torch
 
@@ -172,6 +173,34 @@ def test_the_host_reads_after_a_work_that_was_found_complete(found: sidestream.C
     with torch.cuda.stream(side):
         x.sum()
     assert found.races == (), str(found)
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_training_with_fully_sharded_parameters_is_followed(
+    right: bool, found: sidestream.CheckedRun
+) -> None:
+    import torch
+
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("this PyTorch has no FSDP2")
+    mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (1,))
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).cuda()
+    for layer in (*model, model):
+        fsdp.fully_shard(layer, mesh=mesh)
+    optimizer, side = torch.optim.SGD(model.parameters()), torch.cuda.Stream()
+    for _ in range(2):
+        with torch.cuda.stream(side):
+            x = torch.ones(1024, 64).pin_memory().to("cuda", non_blocking=True)
+        if right:
+            torch.cuda.current_stream().wait_stream(side)
+            x.record_stream(torch.cuda.current_stream())
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert found.operations > 50 and {race.kind for race in found.races} == (set() if right else {"RAW"}), (
+        str(found)
+    )
 
 
 def test_the_library_is_put_back() -> None:

@@ -78,6 +78,7 @@ def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
         host_reads_heard(recorder, stack)
         _backward(recorder, stack)
         _checkpoints(stack)
+        _fake_tensors(recorder, stack)
         threads_heard(recorder, stack, put)
         on_threads(recorder, stack)
         collectives_heard(recorder, stack, put)
@@ -476,6 +477,27 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
             recorder.leave_backward(before)
 
     put(stack, torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _fake_tensors(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """Observe nothing under a mode of fake tensors, which run on no device: DTensor asks one for shapes. PyTorch
+    calls the check before that mode, and the mode not at all if the check leaves a subclass to itself.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    enter, leave = FakeTensorMode.__enter__, FakeTensorMode.__exit__
+
+    def enters(self: Any) -> Any:
+        entered = enter(self)
+        recorder.mute()
+        return entered
+
+    def leaves(self: Any, *given: Any) -> Any:
+        recorder.unmute()
+        return leave(self, *given)
+
+    put(stack, FakeTensorMode, "__enter__", enters)
+    put(stack, FakeTensorMode, "__exit__", leaves)
 
 
 def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: list[Any]) -> None:
