@@ -73,13 +73,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         if _check_plan.is_composite(func):
             return _check_plan.decomposed(func, self, args, kwargs)
         op, name, written = _planned(func)
-        call: Call = name, place_of_call()
-        if not call[1]:
-            # On a thread of the autograd engine; the report has the line that called `backward`.
-            call = next((one for one in self.watched if one[0] == name), call)
-        elif _is_collective(func):
-            # The report names the method of the process group.
-            call = next((one for one in self.watched if one[1] == call[1]), call)
+        call = self.named(name, _is_collective(func))
         given = _tensors([args, kwargs]) if call in (self.how.first, self.how.second) else []
         if call == self.how.second:
             self.begins(call, given, any(one.is_cuda for one in given))
@@ -93,14 +87,28 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         self.ends(call, written(args, kwargs, out), given, _writes_all(func), _is_collective(func))
         return out
 
+    def named(self, name: str, is_collective: bool = False) -> Call:
+        """Return the call of this name, as the report has it."""
+        place = place_of_call()
+        if (name, place) in self.watched:
+            return name, place
+        for one in self.watched:
+            # On a thread of the autograd engine there is no line, and the report has the one that called
+            # `backward`. In a compiled function it has the line of its definition. Of a collective it has the
+            # method of the process group.
+            is_vague = not place or one[1].startswith(("def ", "async def ", "@"))
+            if (one[0] == name and is_vague) or (is_collective and one[1] == place):
+                return one
+        return name, place
+
     def launching(self, name: str) -> None:
         """A kernel that is not an operator is about to be launched."""
-        if (name, place_of_call()) == self.how.first and not self.how.by_line:
+        if self.named(name) == self.how.first and not self.how.by_line:
             self.delay()
 
     def launched(self, name: str, given: Any, where: Any = None, stored: Any = ()) -> None:
         """A kernel was launched that is not an operator."""
-        call = name, place_of_call()
+        call = self.named(name)
         tensors = [one for one, *_ in given if hasattr(one, "data_ptr")]
         with torch._C._DisableTorchDispatch():
             self.begins(call, tensors)
@@ -159,6 +167,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
     def begins(self, call: Call, given: Any, on_device: bool = True) -> None:
         if call != self.how.second:
             return
+        self.run.on_device |= on_device
         if self.how.both and not self.how.by_line and on_device:
             self.delay()
         if self.firsts and not torch.cuda.is_current_stream_capturing():
@@ -169,7 +178,8 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
                 before.record()
                 self.run.same_stream |= first.stream == torch.cuda.current_stream()
             self.pairs.append((was_complete, first.event, before))
-        self.host_reads(call)
+        if not on_device:
+            self.host_reads(call)
 
     def raced_by(self, tensors: Any) -> First | None:
         """Return the last call of the first access that touched memory of these tensors."""
@@ -287,7 +297,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         ]
         # These events die here, not whenever Python collects cycles: PyTorch's callbacks fail there in frames
         # without builtins.
-        for left in (self.firsts, self.pairs, self.late, self.changed):
+        for left in (self.firsts, self.pairs, self.late, self.changed, self.on_host):
             left.clear()
 
 

@@ -73,6 +73,7 @@ class Run:
         error: The exception that ended the program.
         same_stream: Whether both accesses were on one stream.
         is_collective: Whether the first access is a collective.
+        on_device: Whether the second access was seen on a device: then the host does not read what it reads.
     """
 
     def __init__(self) -> None:
@@ -83,6 +84,7 @@ class Run:
         self.error: str | None = None
         self.same_stream = False
         self.is_collective = False
+        self.on_device = False
 
 
 class DeviceFailed(Exception):

@@ -309,8 +309,10 @@ class _Runner:
 
     def pair(self, text: str, first: Call, second: Call, alone: int) -> Provocation:
         # What the host finds at the second call is kept for one pair only.
-        seen = self.run(How(first, second, waits=True, by_line=True, delays=False)).results
-        self.steady |= {key: value for key, value in seen.items() if key[-1] == "host"}
+        seen = self.run(How(first, second, waits=True, by_line=True, delays=False))
+        self.steady = {key: value for key, value in self.steady.items() if key[-1] != "host"}
+        if not seen.on_device:
+            self.steady |= {key: value for key, value in seen.results.items() if key[-1] == "host"}
         how, trial = self.way(first, second)
         ran = [self.run(how) for _ in range(self.runs if trial.delays else 0)]
         wrong = [told for one in ran if (told := self.difference(one)) is not None]
