@@ -381,7 +381,8 @@ fn a_comparison_says_what_changed() {
         (&compared["file"], &compared["against"]),
         (&after.into(), &before.clone().into())
     );
-    assert_eq!(compared["exceeds_spread"], true);
+    let high = compared["slowdown"]["high"].as_f64().expect("a number");
+    assert!((0.17..0.18).contains(&high), "{high}");
     let gone = &compared["operators"][0];
     assert_eq!(
         (&gone["now_calls"], &gone["baseline_calls"]),
@@ -390,6 +391,42 @@ fn a_comparison_says_what_changed() {
     // The total kernel time changed by 1 %, the time of a step by 83 %.
     let ratio = compared["ratio"].as_f64().expect("a number");
     assert!((0.16..0.18).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn a_gate_decides_the_exit_code_and_names_what_grew() {
+    let (after, before) = (trace("copy_bound.after"), trace("copy_bound.before"));
+    let ran = sidestream(&["diagnose", &before, "--against", &after, "--gate", "5%"]);
+    assert_eq!((ran.code, &*ran.err), (1, ""));
+    let says = [
+        "gate    failed at 5 %: the step changed by +67.5 % (from +",
+        "cause   copies that no kernel hides grew by 1.87 ms of 1.88 ms a step: they take as long as before",
+    ];
+    for start in says {
+        assert!(ran.out.lines().any(|l| l.starts_with(start)), "{}", ran.out);
+    }
+    let few = looped::steps(3, &[looped::piece("a", 7, 100, 500)]);
+    let few = file("few.json", &few.json());
+    let few = few.to_str().expect("letters");
+    // The worst of several decides.
+    for (traces, code, verdict) in [
+        (vec![&*after], 0, "passed"),
+        (vec![few], 3, "unknown"),
+        (vec![&*before, few, &*after], 1, "failed"),
+        (vec![&*before, "is/not/there.json"], 2, "failed"),
+    ] {
+        let args = ["diagnose", "--json", "--against", &after, "--gate", "5"];
+        let ran = sidestream(&[&args[..], &traces].concat());
+        assert_eq!(ran.code, code, "{}", ran.err);
+        let first = ran.out.lines().next().expect("one line for each trace");
+        let gate: Value = serde_json::from_str(first).expect("JSON");
+        assert_eq!(gate["gate"]["verdict"], verdict, "{gate}");
+    }
+    refused(&["--gate", "5"], "--against");
+    for text in ["-1", "five", "NaN", ""] {
+        let args = ["--against", &after, "--gate", text];
+        refused(&args, "write percent as a number from 0 to 1000");
+    }
 }
 
 #[test]
@@ -413,6 +450,9 @@ fn traces_that_cannot_be_compared_are_refused() {
     );
     let line: Value = serde_json::from_str(&ran.out).expect("one line of JSON");
     assert_eq!(line["schema"], "sidestream.diagnose.compare/1");
+    let ran = sidestream(&["diagnose", once, "--against", &before, "--gate", "5"]);
+    let says = "gate    cannot tell at 5 %: the trace has no steps and the baseline has";
+    assert!(ran.code == 3 && ran.out.contains(says), "{}", ran.out);
     let ran = sidestream(&["diagnose", &before, "--against", "is/not/there.json"]);
     assert_eq!((ran.code, &*ran.out), (2, ""));
     refused(

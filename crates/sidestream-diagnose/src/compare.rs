@@ -1,6 +1,10 @@
 //! Compares two traces of one program, such as before and after a change.
 //!
-//! Steps are compared by their medians. Tables cover the whole traces, divided by their number of steps.
+//! What devices do in a step is compared by its medians, the time of a step also by all pairs of steps ([`Slowdown`]). Tables
+//! cover the whole traces, divided by their number of steps.
+
+mod gate;
+mod slowdown;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,22 +17,25 @@ use crate::measure::{Line, PerStep};
 use crate::report::{LISTED, Report};
 use crate::sort::order_by;
 
+pub use gate::{Gate, Verdict};
+pub use slowdown::Slowdown;
+
 /// The version of the JSON of a comparison.
 pub const COMPARE_SCHEMA: &str = "sidestream.diagnose.compare/1";
-
-/// The minimum number of steps that show their spread.
-const LEAST_STEPS: usize = 4;
 
 /// A trace compared with a baseline.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// A step in the trace and in the baseline; the whole traces, if neither has steps.
     pub per_step: Two<PerStep>,
-    /// Whether the medians differ by more than the steps of each trace do: neither median lies in the range of the other
-    /// trace's steps, from which the fastest and the slowest tenth are left out. `None` with too few steps.
-    pub exceeds_spread: Option<bool>,
+    /// The time of a step relative to the baseline, with bounds; or why there are none.
+    pub slowdown: Result<Slowdown, String>,
+    /// How the traces differ in what makes their times comparable: devices, profilers, how steps were found.
+    pub unlike: Vec<String>,
     /// Mean idle time of a step by cause, in nanoseconds.
     pub idle: Vec<(Cause, Two<u64>)>,
+    /// Mean idle time of a step by cause and by the call or range that caused it, in nanoseconds.
+    pub reasons: BTreeMap<(Cause, String), Two<u64>>,
     /// Calls that blocked the host, with their time in a step; those that changed most first.
     pub blocking: Vec<Shift>,
     /// All kernels by name.
@@ -106,8 +113,10 @@ impl Comparison {
         };
         Ok(Comparison {
             per_step,
-            exceeds_spread: exceeds_spread(&per_step),
+            slowdown: slowdown(both),
+            unlike: unlike(both),
             idle: idle(both),
+            reasons: merged(both, reasons),
             blocking: shifts(both, |report| {
                 let each = report.blocking.iter();
                 each.map(|b| (report.names.text(b.name), b.count as f64, b.duration_ns))
@@ -164,7 +173,7 @@ impl Comparison {
             "baseline": baseline,
             "change_ns": Two { now: now.time_ns, baseline: baseline.time_ns }.change(),
             "ratio": self.ratio(),
-            "exceeds_spread": self.exceeds_spread,
+            "slowdown": self.slowdown.as_ref().ok(),
             "idle_by_cause": idle.collect::<Map<String, Value>>(),
             "blocking": shifts(&self.blocking),
             "kernels": shifts(&self.kernels),
@@ -176,28 +185,58 @@ impl Comparison {
     }
 }
 
-fn exceeds_spread(per_step: &Two<PerStep>) -> Option<bool> {
-    let Two { now, baseline } = per_step;
-    if now.steps.min(baseline.steps) < LEAST_STEPS {
-        return None;
+fn slowdown(both: Two<&Report>) -> Result<Slowdown, String> {
+    if both.now.per_step.steps == 0 {
+        return Err(
+            "neither trace has steps; mark them, with the profiler's schedule or a range"
+                .to_owned(),
+        );
     }
-    let among = |time_ns: u64, other: &PerStep| (other.p10_ns..=other.p90_ns).contains(&time_ns);
-    Some(!among(now.time_ns, baseline) && !among(baseline.time_ns, now))
+    Slowdown::of(
+        &both.now.steps.periods_ns(),
+        &both.baseline.steps.periods_ns(),
+    )
 }
 
 fn idle(both: Two<&Report>) -> Vec<(Cause, Two<u64>)> {
-    let mut causes: BTreeMap<Cause, Two<u64>> = BTreeMap::new();
-    for (cause, ns) in both.now.idle_per_step() {
-        causes.entry(cause).or_default().now = ns;
-    }
-    for (cause, ns) in both.baseline.idle_per_step() {
-        causes.entry(cause).or_default().baseline = ns;
-    }
+    let causes = merged(both, Report::idle_per_step);
     let mut causes: Vec<_> = causes.into_iter().collect();
     order_by(&mut causes, |(cause, ns)| {
         (Reverse(ns.change().unsigned_abs()), *cause)
     });
     causes
+}
+
+/// Returns the idle time of a step by cause and by the call or range that caused it.
+fn reasons(report: &Report) -> BTreeMap<(Cause, String), u64> {
+    let mut reasons = BTreeMap::new();
+    for ((cause, because), (_, ns)) in report.devices.iter().flat_map(|(_, idle)| &idle.reasons) {
+        let text = |name| report.names.text(name);
+        let inside = because.inside.iter().flatten().next_back();
+        let name = match inside {
+            Some(inside) => format!("{} in {}", text(because.name), text(*inside)),
+            None => text(because.name).to_owned(),
+        };
+        let sum: &mut u64 = reasons.entry((*cause, name)).or_default();
+        *sum = sum.saturating_add(*ns);
+    }
+    let parts = report.parts();
+    reasons.values_mut().for_each(|ns| *ns /= parts);
+    reasons
+}
+
+fn merged<K: Ord>(
+    both: Two<&Report>,
+    of: impl Fn(&Report) -> BTreeMap<K, u64>,
+) -> BTreeMap<K, Two<u64>> {
+    let mut all: BTreeMap<K, Two<u64>> = BTreeMap::new();
+    for (key, ns) in of(both.now) {
+        all.entry(key).or_default().now = ns;
+    }
+    for (key, ns) in of(both.baseline) {
+        all.entry(key).or_default().baseline = ns;
+    }
+    all
 }
 
 fn lines<'r>(report: &'r Report, lines: &[Line]) -> Vec<(&'r str, usize, u64)> {
@@ -231,12 +270,10 @@ fn shifts(both: Two<&Report>, table: fn(&Report) -> Vec<(&str, f64, u64)>) -> Ve
     shifts
 }
 
-fn notes(both: Two<&Report>) -> Vec<String> {
-    let mut notes = Vec::new();
+/// Returns how the two traces differ in what makes their times comparable.
+fn unlike(both: Two<&Report>) -> Vec<String> {
+    let mut unlike = Vec::new();
     let Two { now, baseline } = both;
-    if now.per_step.steps == 0 {
-        notes.push("neither trace has steps: all figures are of the whole traces".to_owned());
-    }
     let devices = |report: &Report| {
         let names = report.devices.iter().map(|(device, _)| &*device.name);
         names.collect::<Vec<_>>().join(", ")
@@ -251,17 +288,33 @@ fn notes(both: Two<&Report>) -> Vec<String> {
             }
         };
         let (these, those) = (named(these), named(those));
-        notes.push(format!(
+        unlike.push(format!(
             "the devices differ: {these} now, {those} in the baseline"
         ));
     }
     if now.source != baseline.source {
         let (this, that) = (now.source.as_str(), baseline.source.as_str());
-        notes.push(format!(
+        unlike.push(format!(
             "the profilers differ, and each slows down a program in its own way: {this} now, {that} in \
              the baseline"
         ));
     }
+    let (these, those) = (now.steps.by.as_str(), baseline.steps.by.as_str());
+    if these != those {
+        unlike.push(format!(
+            "the steps were found in different ways: by {these} now, by {those} in the baseline"
+        ));
+    }
+    unlike
+}
+
+fn notes(both: Two<&Report>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let Two { now, baseline } = both;
+    if now.per_step.steps == 0 {
+        notes.push("neither trace has steps: all figures are of the whole traces".to_owned());
+    }
+    notes.extend(unlike(both));
     for (report, whose) in [(now, "now"), (baseline, "in the baseline")] {
         // A trace with too little work to be judged can still be compared.
         let warnings = report

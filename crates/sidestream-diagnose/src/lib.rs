@@ -43,7 +43,7 @@ mod sort;
 mod timeline;
 mod words;
 
-pub use compare::{COMPARE_SCHEMA, Comparison, Shift, Two};
+pub use compare::{COMPARE_SCHEMA, Comparison, Gate, Shift, Slowdown, Two, Verdict};
 pub use digest::{Digest, Part, Parts};
 pub use excerpt::{Excerpt, Gap};
 pub use findings::{Code, Evidence, Finding, Judged, Saving, size, time};
@@ -64,7 +64,7 @@ pub use read::{Error, Limits, Problem, Progress, read, read_json, traces};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
 pub use report::{LINK_GB_PER_S, LISTED, Link, Options, Report, is_speed};
 pub use show::{
-    SCHEMA, Sort, TABLE_SCHEMA, Table, View, annotated, brief, comparison_text, html, picture,
-    plain, ranks_html, ranks_text, table_json, table_text, text,
+    SCHEMA, Sort, TABLE_SCHEMA, Table, View, annotated, brief, comparison_text, gate_text, html,
+    picture, plain, ranks_html, ranks_text, table_json, table_text, text,
 };
 pub use timeline::{Drawn, Lane, Shade, Timeline};

@@ -9,6 +9,7 @@ mod exact;
 mod findings;
 mod fixtures;
 mod formats;
+mod gate;
 mod hostile;
 mod hostile_database;
 mod json;

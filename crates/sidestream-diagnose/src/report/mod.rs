@@ -135,17 +135,19 @@ impl Report {
     /// steps.
     pub fn idle_per_step(&self) -> BTreeMap<Cause, u64> {
         let mut causes: BTreeMap<Cause, u64> = BTreeMap::new();
-        for (_, idle) in &self.devices {
-            for (cause, ns) in &idle.by_cause {
-                let sum = causes.entry(*cause).or_default();
-                *sum = sum.saturating_add(*ns);
-            }
+        for (cause, ns) in self.devices.iter().flat_map(|(_, idle)| &idle.in_steps) {
+            let sum = causes.entry(*cause).or_default();
+            *sum = sum.saturating_add(*ns);
         }
-        let steps = self.per_step.steps;
-        // Time outside of the steps does not belong to one.
-        causes.retain(|cause, _| steps == 0 || *cause != Cause::Startup);
-        let parts = (steps.max(1) * self.devices.len().max(1)) as u64;
+        let parts = self.parts();
         causes.values_mut().for_each(|ns| *ns /= parts);
         causes
+    }
+
+    /// Returns by what a sum over the idle time in steps is divided to be the mean of a step and of the devices. The first step
+    /// does not count: its start on the devices is not known.
+    pub fn parts(&self) -> u64 {
+        let steps = self.per_step.steps.saturating_sub(1);
+        (steps.max(1) * self.devices.len().max(1)) as u64
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::{Result, Write};
 
 use super::plain::plain;
-use crate::compare::{Comparison, Shift, Two};
+use crate::compare::{Comparison, Gate, Shift, Two, Verdict};
 use crate::findings::{Code, time};
 
 /// Changes of a step by less than this part are not listed.
@@ -18,6 +18,24 @@ pub fn comparison_text(title: &str, baseline: &str, comparison: &Comparison) -> 
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = write(&mut out, title, baseline, comparison);
+    out
+}
+
+/// Returns the verdict of a gate for a terminal: one line, and one for the cause.
+pub fn gate_text(gate: &Gate) -> String {
+    let said = match gate.verdict {
+        Verdict::Unknown => "cannot tell",
+        verdict => verdict.as_str(),
+    };
+    let mut out = format!(
+        "gate    {said} at {} %: {}\n",
+        gate.percent,
+        plain(&gate.why)
+    );
+    if let Some(cause) = &gate.cause {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "cause   {}", plain(cause));
+    }
     out
 }
 
@@ -109,10 +127,12 @@ fn write_time(out: &mut String, comparison: &Comparison) -> Result {
         return writeln!(out, "trace   {new} instead of {old}{change}");
     }
     writeln!(out, "step    {new} instead of {old}{change}, in the median")?;
-    let verdict = match comparison.exceeds_spread {
-        Some(true) => "more than the steps within each trace differ",
-        Some(false) => "no more than the steps within each trace differ: this may be chance",
-        None => "too few steps to say whether this is chance",
+    let verdict = match &comparison.slowdown {
+        Ok(slowdown) if slowdown.low > 1.0 || slowdown.high < 1.0 => {
+            "more than the steps within each trace differ"
+        }
+        Ok(_) => "no more than the steps within each trace differ: this may be chance",
+        Err(_) => "too few steps to say whether this is chance",
     };
     let ((low, high), (old_low, old_high)) =
         ((now.p10_ns, now.p90_ns), (baseline.p10_ns, baseline.p90_ns));

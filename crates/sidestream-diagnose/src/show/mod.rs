@@ -20,7 +20,7 @@ mod worth;
 
 pub use annotated::annotated;
 pub use columns::Sort;
-pub use difference::comparison_text;
+pub use difference::{comparison_text, gate_text};
 pub use html::{html, ranks_html};
 pub use json::{SCHEMA, TABLE_SCHEMA, table_json};
 pub use picture::picture;
