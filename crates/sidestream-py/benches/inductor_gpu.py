@@ -3,8 +3,8 @@
     python crates/sidestream-py/benches/inductor_gpu.py [--simulate] [--only NAME]
 
 Each program is compiled by Inductor and runs two steps under the check: as it is, then without one of its
-waits, for each wait of the generated code and each wait of the caller. Whether a removed wait leaves a race is
-decided without the check: `Order` records what runs where, searches a path between each two conflicting
+waits, for each wait of the generated code and each wait of the caller. Whether a removed wait leaves a race
+is decided without the check: `Order` records what runs where, searches a path between each two conflicting
 accesses, and shows the path that makes a removed wait superfluous. One JSON object per run, then a summary;
 the exit code is 1 if the check and the paths disagree. PyTorch 2.11 emits all work of a function into
 one stream, whatever streams the function names, except where it offloads activations, and may record an event
@@ -407,7 +407,7 @@ class Bench:
         if site is not None:
             where = "generated" if site[1] != inductor.__file__ else "caller"
             line |= {"left_out": text_of(site), "of": where, "line": site[2]}
-        # The order of accesses shows only whether memory that was handed back is reused too early in this run.
+        # The order of accesses shows only whether this run reuses memory too early that was handed back.
         is_lifetime = site is not None and site[0] in ("record_stream", "sync_dealloc")
         agrees = bool(found) == bool(races) or (is_lifetime and bool(found))
         agrees &= bool(alone.errors) == bool(found) and outcome.ended is None

@@ -105,7 +105,7 @@ def _inductor(order: Any) -> None:
     joint.lazy_init = post.lazy_init = lambda *_, **__: None
 
     class Scheduling(CppScheduling):
-        """Each kernel is called where Inductor's backend for Triton calls it, not later together with others."""
+        """Each kernel is called where Inductor's backend for Triton calls it, not with later ones."""
 
         def codegen_node(self, node: Any) -> None:
             super().codegen_node(node)

@@ -131,7 +131,8 @@ def test_an_agent_gets_diagnoses_and_predictions_as_data(traces: Path, tmp_path:
             for trace, against, passed in ((after, before, True), (before, after, False)):
                 pair = {"trace": trace, "against": against, "gate_percent": 5}
                 data = (await connected.call_tool("compare", pair)).structured_content
-                assert data["passed"] is passed and (data["slowdown_percent"] < 5) is passed
+                assert data["verdict"] == ("passed" if passed else "failed")
+                assert (data["slowdown_percent"] < 5) is passed
                 assert data["report"]["schema"] == "sidestream.diagnose.compare/1"
             said = await refusal(connected, "compare", trace="gone.json", against=before)
             assert said.startswith("gone.json: the file cannot be read")

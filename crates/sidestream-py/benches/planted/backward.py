@@ -272,7 +272,7 @@ def a_gradient_past_the_engine(right: bool) -> None:
 
 @planted
 def a_gradient_in_the_memory_of_another_stream(right: bool) -> None:
-    """Both nodes run on one stream, so the engine records none, although the gradient's memory is from another."""
+    """Both nodes run on one stream, so the engine records none, but the gradient's memory is from another."""
     side, main = side_and_main()
 
     class Gives(Doubles):

@@ -480,8 +480,9 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _fake_tensors(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Observe nothing under a mode of fake tensors, which run on no device: DTensor asks one for shapes. PyTorch
-    calls the check before that mode, and the mode not at all if the check leaves a subclass to itself.
+    """Observe nothing under a mode of fake tensors, which run on no device: DTensor asks one for shapes.
+    PyTorch calls the check before that mode, and the mode not at all if the check leaves a subclass to
+    itself.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -61,12 +61,12 @@ class Report(TypedDict):
 
 
 class Change(Report):
-    """Also by how many percent a step takes longer than in the baseline (negative: less), and whether that is
-    at most ``gate_percent``; null without one.
+    """Also by how many percent a step takes longer than in the baseline (negative: less), and the verdict of
+    the gate, as the command gives it; null without ``gate_percent``.
     """
 
     slowdown_percent: float
-    passed: bool | None
+    verdict: str | None
 
 
 class Checked(TypedDict):
@@ -144,22 +144,24 @@ async def compare(
     Args:
         trace: The path of the new trace.
         against: The path of the earlier trace, the baseline.
-        gate_percent: The largest slowdown that passes.
+        gate_percent: The slowdown that fails the gate, if it is more than chance.
     """
     if Path(trace).is_dir():
         raise ToolError(f"{trace} is a folder; give one trace")
-    command = [sys.executable, "-m", "sidestream", "diagnose", "--json", f"--against={against}", "--", trace]
-    ran = await anyio.run_process(command, stdin=DEVNULL, check=False)
-    if ran.returncode:
+    command = [sys.executable, "-m", "sidestream", "diagnose", "--json", f"--against={against}"]
+    command += [] if gate_percent is None else [f"--gate={gate_percent}"]
+    ran = await anyio.run_process([*command, "--", trace], stdin=DEVNULL, check=False)
+    # With a gate, 1 and 3 are verdicts.
+    if not ran.stdout:
         _refused(ran.stderr.decode(errors="replace"))
     found = json.loads(ran.stdout)
     slowdown = 100 * (found["ratio"] - 1)
-    passed = None if gate_percent is None else slowdown <= gate_percent
     now, before = (time(found[which]["time_ns"]) for which in ("now", "baseline"))
     text = f"a {found['per']} takes {now} instead of {before} ({slowdown:+.1f} %)"
-    if found["exceeds_spread"] is False:
-        text += "; the steps within each trace differ by more"
-    return _answer(text, found, slowdown_percent=slowdown, passed=passed)
+    gate = found.get("gate") or {"verdict": None}
+    if gate["verdict"] is not None:
+        text += f"; gate {gate['verdict']}: {gate['why']}" + (f"; {gate['cause']}" if gate["cause"] else "")
+    return _answer(text, found, slowdown_percent=slowdown, verdict=gate["verdict"])
 
 
 def overlap(
