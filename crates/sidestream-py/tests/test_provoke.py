@@ -61,6 +61,13 @@ def test_a_result_says_how_often_the_bytes_were_wrong_and_never_that_a_program_i
     assert provoked.to_dict()["races"][0]["first"] == list(COPY)
 
 
+@pytest.mark.parametrize("path", ["train", "", "a b:c", "train:", ":step", "nope:step"])
+def test_no_test_is_written_for_a_bad_path_or_without_wrong_results(path: str) -> None:
+    races = () if path == "nope:step" else (provocation(20),)
+    with pytest.raises(ValueError, match="no race gave wrong results|give a module and a function"):
+        sidestream.Provoked(races).test(path)
+
+
 def test_the_test_that_it_writes_is_short_python_with_the_pairs_that_were_wrong() -> None:
     other = sidestream.Provocation("WAR on y", READ, COPY, 20, 0, 0, 1, None)
     text = sidestream.Provoked((provocation(20), provocation(20), other)).test("train:step")
@@ -107,7 +114,7 @@ def test_a_simulated_gpu_shows_how_many_schedules_find_other_bytes(tmp_path: Pat
     (tmp_path / "racy.py").write_text(RACY)
     (tmp_path / "helper.py").write_text(HELPER)
     ran = python("-m", "sidestream.check", "--simulate", "--provoke", "5", "racy.py", cwd=tmp_path)
-    told = re.search(r"other bytes than in order in ([0-9,]+) of 10,000 legal schedules", ran.stderr)
+    told = re.search(r"other bytes than in order in\s([0-9,]+) of 10,000 legal schedules", ran.stderr)
     assert ran.returncode == 1 and told, ran.stderr
     assert 0 < int(told[1].replace(",", "")) < 10_000
 

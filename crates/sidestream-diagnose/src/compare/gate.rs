@@ -32,6 +32,9 @@ pub struct Gate {
     pub cause: Option<String>,
 }
 
+/// How far above the gate the upper bound of a slowdown may be: further, the traces do not tell.
+const UNSURE: f64 = 0.25;
+
 impl Gate {
     /// Judges a comparison, or the reason why there is none.
     pub fn of(compared: Result<&Comparison, &str>, percent: f64) -> Gate {
@@ -54,7 +57,11 @@ impl Gate {
         };
         let most = 1.0 + percent / 100.0;
         let is_slower = slowdown.low > most;
-        let more = if slowdown.ratio > most && !is_slower {
+        // A step that takes twice as long must not pass because no bound can be given.
+        let is_unsure = !is_slower && slowdown.high > most + UNSURE;
+        let more = if is_unsure {
+            "; the steps vary so much that a large slowdown would not show: record more steps"
+        } else if slowdown.ratio > most && !is_slower {
             "; that may be chance, and more steps would tell"
         } else {
             ""
@@ -65,6 +72,8 @@ impl Gate {
             percent,
             verdict: if is_slower {
                 Verdict::Failed
+            } else if is_unsure {
+                Verdict::Unknown
             } else {
                 Verdict::Passed
             },

@@ -43,14 +43,16 @@ class Provocation:
         second: Likewise of the second access.
         runs: Number of runs with the delay.
         wrong: Number of these runs in which something differed from the runs that wait after each operator.
-        wrong_alone: Number of as many runs without a delay in which something differed.
+        wrong_alone: Number of as many runs without a delay in which something differed; None without such
+            runs.
         delays: Number of delays in a run; 0 if the first access is not an operator that can be delayed.
         how: What was done in each run.
         what: What differed first: the call or the result, its bytes, and the first of them that is wrong;
             None if nothing did.
         why: Why no run was wrong, as far as the runs show it; None if one was.
         simulated: Whether the runs are legal schedules of the shortest program with the race, on a simulated
-            GPU.
+            GPU. Its memory is marked by what wrote it last, so this shows what an order can do, not that the
+            program's values differ.
     """
 
     race: str
@@ -58,17 +60,19 @@ class Provocation:
     second: Call
     runs: int
     wrong: int
-    wrong_alone: int
+    wrong_alone: int | None
     delays: int
     what: str | None
-    how: str = How().text
+    how: str | None = How().text
     why: str | None = None
     simulated: bool = False
 
     def __str__(self) -> str:
         if self.simulated:
-            schedules = f"{self.wrong:,} of {self.runs:,} legal schedules of a simulated GPU"
-            what = f"other bytes than in order in {schedules}"
+            what = (
+                "its shortest program, with marked memory, finds other bytes than in order in "
+                f"{self.wrong:,} of {self.runs:,} legal schedules of a simulated GPU"
+            )
             if self.why is not None:
                 what = f"not run on a simulated GPU: {self.why}"
         elif not self.delays:
@@ -114,8 +118,15 @@ class Provoked(Result):
 
         Args:
             function: The import path of the function, such as ``"train:step"``.
+
+        Raises:
+            ValueError: No race gave wrong results on a GPU, or ``function`` is not such a path.
         """
         module, _, name = function.partition(":")
+        if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+            raise ValueError(f'function is {function!r}; give a module and a function, such as "train:step"')
+        if not any(one.wrong and not one.simulated for one in self.races):
+            raise ValueError("no race gave wrong results on a GPU, so a test would show nothing")
         pairs = ["    " + repr((one.first, one.second)) + "," for one in self.races if one.wrong]
         lines = [
             "import pytest",
@@ -420,7 +431,9 @@ def explored(found: CheckedRun) -> Provoked:
             schedules, wrong = _explored(_check_reduce.reduced(found, race, "race")[0], _MOST_SCHEDULES)
         except (RuntimeError, ValueError) as error:
             schedules, wrong, why = 0, 0, str(error)
-        races.append(Provocation(text, first, second, schedules, wrong, 0, 0, None, why=why, simulated=True))
+        races.append(
+            Provocation(text, first, second, schedules, wrong, None, 0, None, None, why, simulated=True)
+        )
     return Provoked(tuple(reversed(races)))
 
 

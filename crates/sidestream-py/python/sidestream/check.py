@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> int:
                 steps=steps,
                 host=not given.no_host,
                 simulate=devices if given.simulate else 0,
-                log=left is not None or bool(given.provoke and given.simulate),
+                log=left is not None or (given.provoke is not None and given.simulate),
             ) as found,
             _kept(reports := Reports(files, found, baseline, origin)),
         ):
@@ -229,9 +229,10 @@ def _parser() -> argparse.ArgumentParser:
         type=_runs,
         metavar="RUNS",
         help="run the program RUNS times for each race with a delay on the GPU before its first access, and "
-        "compare its results; with --fix once more with the calls that fix it; with --simulate in up to "
-        f"10,000 schedules; RUNS can be all: {_RUNS} runs, or, if there is no race, a search of {_SEARCH_S} "
-        "seconds that delays each operator in turn",
+        "compare its results; with --fix once more with the calls that fix it. RUNS can be all: "
+        f"{_RUNS} runs, or, if there is no race, a search of {_SEARCH_S} seconds that delays each operator in "
+        "turn. With --simulate: run the shortest program with each race in up to 10,000 schedules, whatever "
+        "RUNS is",
     )
     parser.add_argument(
         "--reduce",

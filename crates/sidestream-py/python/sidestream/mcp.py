@@ -101,7 +101,8 @@ async def check(
         arguments: The program's own arguments.
         simulate: Whether to simulate the GPU, so that none is needed.
         module: Whether ``script`` is the name of a module.
-        provoke: How often to run the program again for each race, with a delay that provokes it. Needs a GPU.
+        provoke: How often to run the program again for each race, with a delay that provokes it; with
+            ``simulate`` any number above 0 runs each race in up to 10,000 schedules.
         timeout_s: The seconds after which the program and all its processes are ended.
     """
     with tempfile.TemporaryDirectory() as folder, _raised_as_tool_error():
@@ -151,10 +152,12 @@ async def compare(
     command = [sys.executable, "-m", "sidestream", "diagnose", "--json", f"--against={against}"]
     command += [] if gate_percent is None else [f"--gate={gate_percent}"]
     ran = await anyio.run_process([*command, "--", trace], stdin=DEVNULL, check=False)
-    # With a gate, 1 and 3 are verdicts.
     if not ran.stdout:
         _refused(ran.stderr.decode(errors="replace"))
     found = json.loads(ran.stdout)
+    # Without a ratio the traces were not compared; with a gate, 1 and 3 are verdicts.
+    if "ratio" not in found:
+        raise ToolError(found.get("error") or found["gate"]["why"])
     slowdown = 100 * (found["ratio"] - 1)
     now, before = (time(found[which]["time_ns"]) for which in ("now", "baseline"))
     text = f"a {found['per']} takes {now} instead of {before} ({slowdown:+.1f} %)"
@@ -201,7 +204,8 @@ def _raised_as_tool_error() -> Iterator[None]:
 
 def _refused(output: str) -> NoReturn:
     """Raise what a command said last."""
-    last = (output.strip().splitlines() or ["the command ended without a word"])[-1]
+    lines = [line for line in output.strip().splitlines() if line and not line.startswith("For more")]
+    last = (lines or ["the command ended without a word"])[-1]
     raise ToolError(last.partition("error: ")[2] or last.removeprefix("sidestream: "))
 
 
