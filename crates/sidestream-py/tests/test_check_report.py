@@ -100,6 +100,28 @@ def test_races_that_one_call_fixes_are_one_entry(tmp_path: Path, monkeypatch: py
     assert found.to_dict()["mends"][0]["races"] == list(found.mends[0].races)
 
 
+def test_races_that_look_alike_are_shown_once_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import torch
+
+def scale(x):
+    x *= 2
+
+def work(side):
+    x, y = torch.zeros(8), torch.zeros(8)
+    with on(run, 0x100):
+        (x.add_(1), y.add_(1))
+    scale(x)
+    scale(y)
+"""
+    found, _ = ran(tmp_path, program, monkeypatch)
+    text = str(found)
+    assert [len(fix.races) for fix in found.mends] == [2, 2] == [text.count("these 2"), text.count("first: ")]
+    assert text.count("\n  and 1 more of the same lines, listed in `races` and in the JSON report") == 2
+
+
 def test_the_change_is_a_patch_that_fixes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, file = ran(tmp_path, LOOP, monkeypatch)
     patch = found.patch()

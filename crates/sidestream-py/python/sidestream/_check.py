@@ -455,8 +455,9 @@ class CheckedRun(Result):
             # Operators of one line whose races look alike are shown once.
             shown = dict.fromkeys(found.races[at]._short() for at in mend.races)
             lines = [mend._line(found.races), *list(shown)[:_SHOWN]]
-            if len(shown) > _SHOWN:
-                lines.append(f"  and {len(shown) - _SHOWN} more, listed in `races` and in the JSON report")
+            if more := len(mend.races) - min(len(shown), _SHOWN):
+                same = "" if len(shown) > _SHOWN else " of the same lines"
+                lines.append(f"  and {more} more{same}, listed in `races` and in the JSON report")
             if fix := next(
                 (found.races[at].fix for at in mend.races if found.races[at].workspace is not None), None
             ):
