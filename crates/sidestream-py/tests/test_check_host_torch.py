@@ -146,6 +146,59 @@ def test_a_small_buffer_that_is_sent_and_then_received_into(free: bool, dtype: s
     assert found.races == ()
 
 
+LAST = torch.channels_last
+
+
+def square(device: str) -> Any:
+    """Return a pinned tensor, or one on the device."""
+    return torch.zeros(1, 3, 64, 64, device=device, pin_memory=device == "cpu")
+
+
+@pytest.mark.parametrize(
+    ("copy", "races"),
+    [
+        (lambda host, x: host.double().pin_memory().copy_(x, non_blocking=True), True),
+        (lambda host, x: host.double().pin_memory().copy_(x), False),
+        (lambda host, x: host.copy_(x.mT, non_blocking=True), True),
+        (lambda host, x: host.copy_(x[..., :1], non_blocking=True), True),
+        (lambda host, x: host.mT.copy_(x, non_blocking=True), False),
+        (lambda host, x: host[..., :3].copy_(x[..., :3], non_blocking=True), False),
+        (lambda host, x: x.to("cpu", torch.float64, non_blocking=True), True),
+        (lambda host, x: x.to("cpu", torch.float64), False),
+        (lambda host, x: x.to(memory_format=LAST).to("cpu", non_blocking=True), True),
+        (lambda host, x: x.to(memory_format=LAST).to("cpu", torch.float64, non_blocking=True), False),
+        (lambda host, x: torch._foreach_copy_([host], [x.double()], non_blocking=True)[0], True),
+        (lambda host, x: torch._foreach_copy_([host], [x.double()])[0], False),
+    ],
+)
+def test_a_download_is_asynchronous_unless_the_host_orders_or_converts(copy: Any, races: bool) -> None:
+    with checking(simulate=1) as found:
+        copy(square("cpu"), square("cuda")).sum()
+    assert [race.kind for race in found.races] == (["HOST_RAW"] if races else []), str(found)
+
+
+@pytest.mark.parametrize(
+    ("copy", "races"),
+    [
+        (lambda x, host: x.double().copy_(host, non_blocking=True), True),
+        (lambda x, host: x.double().copy_(host), False),
+        (lambda x, host: x.mT.copy_(host, non_blocking=True), True),
+        (lambda x, host: x.copy_(host.mT, non_blocking=True), False),
+        (lambda x, host: x.copy_(host[..., :1], non_blocking=True), False),
+        (lambda x, host: x.copy_(host[0], non_blocking=True), True),
+        (lambda x, host: host.to("cuda", torch.float64, non_blocking=True), True),
+        (lambda x, host: torch._foreach_copy_([x.double()], [host], non_blocking=True), True),
+    ],
+)
+def test_an_upload_is_asynchronous_unless_the_host_orders_or_converts(copy: Any, races: bool) -> None:
+    with checking(simulate=1) as found:
+        host = square("cpu")
+        kept = copy(square("cuda"), host)
+        host.fill_(1)
+        del kept
+    assert [race.kind for race in found.races] == (["HOST_WAR"] if races else []), str(found)
+
+
 def test_a_storage_that_is_resized_has_its_bytes_elsewhere() -> None:
     with checking(pretend=True) as found:
         host = torch.zeros(COUNT)

@@ -257,6 +257,29 @@ def test_memory_that_was_noted_is_used_again_when_the_host_has_waited(found: sid
     assert at in {memory().data_ptr() for _ in range(100)}
 
 
+@pytest.mark.parametrize(
+    ("copy", "waits"),
+    [
+        (lambda host, y: torch._foreach_copy_([host], [y]), True),
+        (lambda host, y: torch._foreach_copy_([host], [y], non_blocking=True), False),
+        (lambda host, y: host.copy_(y.double(), non_blocking=True), False),
+        (lambda host, y: host.t().copy_(y, non_blocking=True), True),
+    ],
+)
+def test_memory_is_used_again_after_a_copy_that_the_host_waits_for(
+    copy: Any, waits: bool, found: sidestream.CheckedRun
+) -> None:
+    side, host, y = torch.cuda.Stream(), torch.empty(8, 8).pin_memory(), torch.zeros(8, 8, device="cuda")
+    x = torch.empty(1000, device="cuda")
+    at = x.data_ptr()
+    side.wait_stream(torch.cuda.current_stream())
+    x.record_stream(side)
+    del x
+    with torch.cuda.stream(side):
+        copy(host, y)
+    assert (torch.empty(1000, device="cuda").data_ptr() == at) is waits
+
+
 def test_pinned_memory_is_pinned_and_used_again(found: sidestream.CheckedRun) -> None:
     x = torch.arange(5).pin_memory()
     at = x.data_ptr()

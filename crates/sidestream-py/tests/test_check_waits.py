@@ -20,6 +20,7 @@ model = nn.Linear(64, 64).cuda().requires_grad_(False)
 main, side = torch.cuda.current_stream(), torch.cuda.Stream()
 batches = [torch.randn(8, 64).pin_memory() for _ in range(6)]
 x = torch.ones(8, 64, device="cuda")
+down = torch.empty(64, 8)
 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 torch.cuda.synchronize()
 """
@@ -55,6 +56,7 @@ def remarks(loop: str) -> list[tuple[str, str]]:
         ("values = y.cpu()", "until the copy to it is complete"),
         ("values = y.cpu().numpy()", "until the copy to it is complete"),
         ("values = y.to('cpu')", "until the copy to it is complete"),
+        ("values = down.double().pin_memory().t().copy_(y, non_blocking=True)", "contiguous pinned memory"),
         ("values = y[y > 0]", "the size of the result depends on values"),
         ("values = y.unique()", "the size of the result depends on values"),
         ("values = torch.nonzero(y)", "the size of the result depends on values"),
@@ -107,7 +109,13 @@ def test_a_wait_that_nothing_needs_is_remarked_on(wait: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["shape = y.shape", "parts = list(y.sum(0))", "y[y > 1e9] = 0", "values = torch.where(y > 0, y, 0)"],
+    [
+        "shape = y.shape",
+        "parts = list(y.sum(0))",
+        "y[y > 1e9] = 0",
+        "values = torch.where(y > 0, y, 0)",
+        "values = down.double().pin_memory().copy_(y.t(), non_blocking=True)",
+    ],
 )
 def test_what_reads_no_value_in_a_loop_is_left_alone(line: str) -> None:
     loop = f"""

@@ -56,8 +56,8 @@ _IDLE = {
     ),
     "download": (
         "the host blocks here each time until the copy to it is complete, and enqueues nothing meanwhile: "
-        "copy into pinned memory with `non_blocking=True`, and read it a step later, after an event "
-        "(`sidestream.fetch` does both), or copy once after the loop"
+        "copy into contiguous pinned memory with `non_blocking=True`, and read it a step later, after an "
+        "event (`sidestream.fetch` does both), or copy once after the loop"
     ),
     "sized": (
         "the size of the result depends on values, so the host blocks here each time until they are "

@@ -187,9 +187,8 @@ impl Recorder {
             (on_device, _) => {
                 let host = usize::from(on_device);
                 let stream = self.stream(py, from.max(to) as u32);
-                // PyTorch converts on the host, through a pageable buffer of its own.
-                let plain = self.asked.plain(target, source);
-                let asynchronous = free && plain;
+                let direct = self.asked.is_direct((target, source), &touches[host], free);
+                let asynchronous = free && direct;
                 let memory = if asynchronous {
                     self.track(&touches[host], &tensors[host])
                 } else if self.is_tracked(&touches[host], &tensors[host]) {
@@ -210,12 +209,12 @@ impl Recorder {
                     self.compare(py, (host.ptr, host.end), || site)?;
                 }
                 let mut found = false;
-                if !plain && !on_device && memory.is_some() {
+                if !direct && !on_device && memory.is_some() {
                     found |= self.core.lock().host_access(site, &touches[host]);
                 }
                 let mut core = self.core.lock();
                 let known = core.host.locate(touches[host].ptr);
-                let known = known.filter(|_| memory.is_some() && (plain || on_device));
+                let known = known.filter(|_| memory.is_some() && (direct || on_device));
                 let kind = match (memory.unwrap_or(Memory::Pinned), on_device) {
                     (memory, true) => (Memory::Device, memory),
                     (memory, false) => (memory, Memory::Device),

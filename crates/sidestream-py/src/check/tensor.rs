@@ -171,14 +171,29 @@ impl Asked {
         bytes.is_some() && bytes == get(tensor, &self.itemsize).and_then(unsigned)
     }
 
-    /// Whether a copy between the two moves bytes unchanged: same type, and dense in the same layout.
-    pub fn plain(&self, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> bool {
+    /// Whether a copy between host and device uses the host tensor's own memory. Otherwise PyTorch puts a pageable buffer
+    /// of the host between: for elements in another order, and, if the copy blocks, for another type, which a copy that
+    /// does not block converts on the device.
+    pub fn is_direct(
+        &self,
+        (target, source): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+        host: &Touch,
+        free: bool,
+    ) -> bool {
         let ask = || -> Option<bool> {
-            let types = (get(target, &self.dtype)?, get(source, &self.dtype)?);
-            let shapes = (get(target, &self.shape)?, get(source, &self.shape)?);
-            let same = types.0.is(&types.1) && shapes.0.eq(&shapes.1).ok()?;
-            let dense = |tensor| call(tensor, &self.is_contiguous)?.is_truthy().ok();
-            Some(same && dense(target)? && dense(source)?)
+            let same_type = get(target, &self.dtype)?.is(&get(source, &self.dtype)?);
+            let sizes = |of| get(of, &self.shape)?.extract::<Vec<u64>>().ok();
+            let (to, from) = (sizes(target)?, sizes(source)?);
+            let own = if host.write { target } else { source };
+            if call(own, &self.is_contiguous)?.is_truthy().ok()? {
+                let count = |sizes: &[u64]| sizes.iter().product::<u64>();
+                // The device repeats the elements of its own side, the host those of the other.
+                let once = host.write || count(&to) == count(&from);
+                return Some(once && (same_type || free));
+            }
+            let strides = (call(target, &self.stride)?, call(source, &self.stride)?);
+            let same = same_type && to == from && strides.0.eq(&strides.1).ok()?;
+            Some(same && host.rows.is_none())
         };
         ask().unwrap_or(false)
     }

@@ -68,6 +68,8 @@ class Operators:
             return self._to_copy(func, op)
         if name == "aten::copy_":
             return self._copy(func, op)
+        if name == "aten::_foreach_copy_":
+            return self._copies(func, op)
         return self._computed(func, op, name, has_device)
 
     def _computed(self, func: Any, op: Any, name: str, has_device: bool) -> Any:
@@ -150,10 +152,10 @@ class Operators:
                 is_away = False
             crossing.leaves = False
             result = computed(tensor, **kwargs)
-            if is_away and kwargs.get("non_blocking"):
-                return self.pinned_copy(result)
-            if not kwargs.get("non_blocking"):
-                self._waited(tensor, result)
+            non_blocking = bool(kwargs.get("non_blocking"))
+            if is_away and non_blocking:
+                result = self.pinned_copy(result)
+            self._copied(result, tensor, non_blocking)
             return result
 
         return call
@@ -169,20 +171,34 @@ class Operators:
                 if made == (*_call_of(sys._getframe(1)), _cdata(target)):
                     self.adopt(target, memory.index)
             result = computed(target, source, non_blocking)
-            if not non_blocking:
-                self._waited(source, target)
+            self._copied(target, source, non_blocking)
             return result
 
         return call
 
-    def _waited(self, source: Any, target: Any) -> None:
-        """Record that the host has waited for a blocking copy between host and device.
-        """
-        one, other = memory_of(source), memory_of(target)
-        for mine, theirs in ((one, other), (other, one)):
-            if isinstance(mine, Memory) and not isinstance(theirs, Memory):
-                self.streams.refuse_in_capture()
-                self.streams.stream_is_done(mine.index, self.streams.current(mine.index))
+    def _copies(self, func: Any, op: Any) -> Any:
+        computed = self._computed(func, op, "aten::_foreach_copy_", False)
+
+        def call(targets: Any, sources: Any, non_blocking: bool = False) -> Any:
+            result = computed(targets, sources, non_blocking)
+            for target, source in zip(targets, sources, strict=True):
+                self._copied(target, source, non_blocking)
+            return result
+
+        return call
+
+    def _copied(self, target: Any, source: Any, non_blocking: bool) -> None:
+        """Record that the host has waited for a copy between host and device, if it had to."""
+        onto, read = memory_of(target), memory_of(source)
+        if isinstance(onto, Memory):
+            device = None if isinstance(read, Memory) or non_blocking else onto.index
+        elif not isinstance(read, Memory) or (non_blocking and _is_direct(target, source)):
+            device = None
+        else:
+            device = read.index
+        if device is not None:
+            self.streams.refuse_in_capture()
+            self.streams.stream_is_done(device, self.streams.current(device))
 
     def _run(self, op: Any, name: str, args: Any, kwargs: Any) -> Any:
         try:
@@ -285,6 +301,16 @@ def _call_of(frame: FrameType) -> tuple[int, int]:
     if frame.f_code.co_filename == _check_pinned.__file__ and frame.f_back is not None:
         frame = frame.f_back
     return id(frame), frame.f_lasti
+
+
+def _is_direct(target: Any, source: Any) -> bool:
+    """Return whether an asynchronous copy to the host writes the target itself. Elements in another order are
+    put in order on the host, so the host waits for them.
+    """
+    if target.is_contiguous():
+        return True
+    dense = torch.empty_like(target, device="meta").stride()
+    return target.dtype == source.dtype and bool(target.stride() == source.stride() == dense)
 
 
 def _cdata(tensor: Any) -> int:
