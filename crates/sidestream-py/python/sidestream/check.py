@@ -230,9 +230,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RUNS",
         help="run the program RUNS times for each race with a delay on the GPU before its first access, and "
         "compare its results; with --fix once more with the calls that fix it. RUNS can be all: "
-        f"{_RUNS} runs, or, if there is no race, a search of {_SEARCH_S} seconds that delays each operator in "
-        "turn. With --simulate: run the shortest program with each race in up to 10,000 schedules, whatever "
-        "RUNS is",
+        f"{_RUNS} runs, or, if there is no race, a search of {_SEARCH_S} seconds that delays each operator "
+        "in turn. With --simulate: run the shortest program with each race in up to 10,000 schedules, "
+        "whatever RUNS is",
     )
     parser.add_argument(
         "--reduce",
