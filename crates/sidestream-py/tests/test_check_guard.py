@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -32,6 +35,7 @@ for _ in range(4):
 """
 #: Has another race, which is not in the baseline of the loop.
 OTHER = "host = torch.ones(8).pin_memory()\nhost.cuda(non_blocking=True)\nhost.zero_()\n"
+EMPTY = '{"schema": "sidestream.baseline/1", "findings": []}'
 
 
 @pytest.fixture
@@ -80,6 +84,15 @@ def test_only_findings_that_are_not_in_the_baseline_fail(repository: Path) -> No
     assert "did not appear" not in ran.stderr
     report = json.loads((repository / "src/found.json").read_text())
     assert report["known"] == 2 and not report["races"] and not report["lints"]
+    # Two calls on lines with the same text are one finding, and paths are those of the file's repository.
+    script.write_text(LOOP + LOOP)
+    with tempfile.TemporaryDirectory() as elsewhere:
+        ran = checked(Path(elsewhere), "--baseline", known, script)
+        assert ran.returncode == 0 and "left out as known: 2 findings" in ran.stderr, ran.stderr
+        (Path(elsewhere) / ".git").mkdir()
+        moved = shutil.copy(known, elsewhere)
+        ran = checked(repository, "--baseline", moved, script)
+        assert ran.returncode == 1 and f"no path in {moved} exists below {elsewhere};" in ran.stderr
     script.write_text(LOOP.replace("range(4)", "range(1)") + OTHER)
     ran = checked(repository, "--baseline", known, script)
     assert ran.returncode == 1 and ran.stderr.startswith("1 race in ") and "HOST_WAR" in ran.stderr
@@ -121,6 +134,27 @@ def test_a_file_that_cannot_be_written_is_an_error_before_the_program_runs(
     assert ran.returncode == 2 and f"{option} gone/file: No such file" in ran.stderr and not ran.stdout
 
 
+@pytest.mark.parametrize("option", ["--json", "--sarif", "--junit", "--reduce"])
+def test_no_two_options_name_the_same_file(option: str, repository: Path) -> None:
+    file = repository / "known.json"
+    file.write_text(EMPTY)
+    ran = checked(repository / "src", "--baseline", "../known.json", option, file, "train.py")
+    assert ran.returncode == 2 and f"{option} name the same file, {file};" in ran.stderr
+    assert file.read_text() == EMPTY
+
+
+def test_without_torch_the_remedy_is_named(tmp_path: Path) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "found.json"
+    script.write_text("print('runs')")
+    code = (
+        "import sys; sys.modules['torch'] = None; from sidestream.check import main; "
+        f"main(['--simulate', '--json', {str(file)!r}, {str(script)!r}])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 2 and "not installed; pip install torch" in ran.stderr and not ran.stdout
+    assert "Traceback" not in ran.stderr and not file.exists()
+
+
 def test_sarif_has_a_place_and_a_fingerprint_for_each_finding(repository: Path) -> None:
     script, file = repository / "src/train.py", repository / "found.sarif"
     assert checked(repository / "src", "--sarif", file, "./train.py").returncode == 1
@@ -144,6 +178,8 @@ def test_sarif_has_a_place_and_a_fingerprint_for_each_finding(repository: Path) 
     assert place(first)[2] == 6 and f"]({first['id']})" in race["message"]["text"]
     steps = [step["location"] for step in race["codeFlows"][0]["threadFlows"][0]["locations"]]
     assert [place(step)[2] for step in steps] == [6, 7]
+    told = " ".join(one["message"]["text"] for one in (race, *steps))
+    assert set(re.findall(r"\S+(?=:[67]\b)", told)) == {"src/train.py"}
     # The fingerprint stays when lines move; the report is written although the program dies.
     script.write_text("# a line\n" + LOOP + "raise ValueError('here')\n")
     assert checked(repository, "--sarif", file, script).returncode == 1
@@ -195,6 +231,8 @@ def test_the_fixture_leaves_out_what_is_known_and_writes_sarif(repository: Path)
     def tested(*options: str) -> str:
         return run_pytest(repository, "--sidestream-simulate", *options)
 
+    for wrong in ("0", "-4", "all"):
+        assert f"{wrong}: give a number of runs, 1 or more" in tested("--sidestream-provoke", wrong)
     assert "--sidestream-write-baseline writes one" in tested("--sidestream-baseline", "known.json")
     out = tested("--sidestream-write-baseline", "known.json")
     assert "3 passed in" in out and "sidestream: 2 findings written to known.json" in out, out
@@ -209,13 +247,15 @@ def test_the_fixture_leaves_out_what_is_known_and_writes_sarif(repository: Path)
     script.write_text("# moved\n" + LOOP.replace("range(4)", "range(1)"))
     out = tested("--sidestream-baseline", "known.json", "--sidestream-sarif", "found.sarif")
     assert "3 passed in" in out and not results(repository / "found.sarif"), out
-    assert "2 findings left out as known; 1 finding of known.json did not appear" in out
+    assert "sidestream: 1 finding left out as known; 1 finding of known.json did not appear" in out
     script.write_text(LOOP + OTHER)
     out = tested("--sidestream-baseline", "known.json", "--sidestream-sarif", "found.sarif")
     assert "2 errors" in out and [one["ruleId"] for one in results(repository / "found.sarif")] == [
         "HOST_WAR"
     ]
     assert "gone/file: No such file" in tested("--sidestream-sarif", "gone/file")
+    out = tested("--sidestream-baseline", "known.json", "--sidestream-sarif", "./known.json")
+    assert "name the same file" in out and (repository / "known.json").read_text() == alone
 
 
 def test_the_workflow_to_copy_uses_options_that_exist() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -39,18 +40,23 @@ class Finding:
 
 class Baseline:
     """The known findings, and the folder that their paths are relative to: that of the repository around the
-    current folder, or the current folder.
+    file, else of the one around the current folder, else the current folder.
+
+    Args:
+        path: The file; None if nothing is known.
+        is_read: Whether the file has the known findings; otherwise it will be written.
 
     Raises:
         ValueError: The file is not a baseline.
         OSError: The file cannot be read.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, is_read: bool = True) -> None:
         self.path = path
-        self.known = frozenset[Finding]() if path is None else _read(path)
+        self.known = frozenset[Finding]() if path is None or not is_read else _read(path)
         self._start = Path.cwd().resolve()
-        above = (self._start, *self._start.parents)
+        beside = (self._start / (path or "file")).parent.resolve()
+        above = (beside, *beside.parents, self._start, *self._start.parents)
         self._root = next((folder for folder in above if (folder / ".git").exists()), self._start)
 
     def race(self, race: CheckedRace) -> Finding:
@@ -68,9 +74,21 @@ class Baseline:
         path = (self._start / file).resolve()
         return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else None
 
+    def told(self, text: str) -> str:
+        """Return a text with the paths before line numbers as ``relative`` returns them."""
+
+        def named(path: re.Match[str]) -> str:
+            name = self.relative(path[0])
+            return name if name and os.path.isfile(self._root / name) else path[0]
+
+        # What is left has a space.
+        return re.sub(r"(?<![^\s(])[^\s(]+(?=:\d)", named, text).replace(f"{self._root}{os.sep}", "")
+
     def shown(self, gone: int) -> str:
         """Return the sentence on known findings that a run did not have."""
         path = _check_fix.shown(os.fspath(self.path or ""))
+        if not any(os.path.exists(self._root / side.file) for one in self.known for side in one.accesses):
+            return f"no path in {path} exists below {self._root}; name another baseline, or write it anew"
         return f"{counted(gone)} of {path} did not appear; after a whole run, write it anew to shorten it"
 
     def _access(self, operator: str, stack: Sequence[Place]) -> Access:

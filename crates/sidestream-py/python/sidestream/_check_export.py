@@ -85,7 +85,7 @@ def results(found: CheckedRun, baseline: Baseline, program: str) -> list[dict[st
         return {
             "ruleId": finding.kind,
             "level": level,
-            "message": {"text": text},
+            "message": {"text": baseline.told(text)},
             "locations": [location(stack)],
             "partialFingerprints": {
                 "sidestreamFinding/v1": hashlib.sha256(written([finding]).encode()).hexdigest()
@@ -97,7 +97,8 @@ def results(found: CheckedRun, baseline: Baseline, program: str) -> list[dict[st
         # The text links to the first access, since GitHub shows related locations by their links alone.
         text = f"{race._short().strip()}\n    fix: {race.fix}\n    [the first access](1)"
         sides = [
-            {**location(side.stack), "message": {"text": side._short()}} for side in (race.first, race.second)
+            {**location(side.stack), "message": {"text": baseline.told(side._short())}}
+            for side in (race.first, race.second)
         ]
         one = result(baseline.race(race), _LEVELS[race.severity], text, race.second.stack)
         one["relatedLocations"] = [{**sides[0], "id": 1}]
@@ -173,6 +174,18 @@ def junit(found: CheckedRun, problems: Sequence[str], program: str) -> str:
 
 def _xml(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
+
+
+def distinct(files: Mapping[str, str | None]) -> None:
+    """Find out whether the files of these options are different ones.
+
+    Raises:
+        ValueError: Two are the same.
+    """
+    options: dict[Path, str] = {}
+    for option, file in files.items():
+        if file and (other := options.setdefault(Path(file).resolve(), option)) != option:
+            raise ValueError(f"{other} and {option} name the same file, {file}; give each its own")
 
 
 def usable(file: Path) -> None:

@@ -310,7 +310,7 @@ def without(found: Found, suppress: tuple[Suppression, ...], baseline: Baseline 
     if not suppress and (baseline is None or not baseline.known):
         return found
     used: dict[Suppression, None] = {}
-    known: list[Finding] = []
+    known: dict[Finding, None] = {}
 
     def is_out(of: CheckedRace | Remark) -> bool:
         stacks = (of.stack,) if isinstance(of, Remark) else (of.first.stack, of.second.stack)
@@ -320,7 +320,7 @@ def without(found: Found, suppress: tuple[Suppression, ...], baseline: Baseline 
             return bool(those)
         finding = baseline.remark(of) if isinstance(of, Remark) else baseline.race(of)
         if finding in baseline.known:
-            known.append(finding)
+            known[finding] = None
         return finding in baseline.known
 
     left = [at for at, race in enumerate(found.races) if not is_out(race)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--sidestream-provoke",
         metavar="RUNS",
-        type=int,
+        type=_runs,
         default=0,
         help="call a test with a race RUNS times again for each, with a delay before the first access; on a "
         "simulated GPU, run each race in up to 10,000 schedules",
@@ -52,6 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("sidestream_simulate", "as --sidestream-simulate, for all runs", type="bool", default=False)
 
 
+def _runs(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]*", text):
+        raise argparse.ArgumentTypeError(f"{text}: give a number of runs, 1 or more")
+    return int(text)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Collect what all tests with the fixture found."""
     config.pluginmanager.register(_Session(config), "sidestream-session")
@@ -62,7 +70,7 @@ class _Session:
 
     def __init__(self, config: pytest.Config) -> None:
         from sidestream._check_baseline import Baseline
-        from sidestream._check_export import usable
+        from sidestream._check_export import distinct, usable
 
         def given(option: str) -> Path | None:
             file = config.getoption(f"--sidestream-{option}")
@@ -75,11 +83,17 @@ class _Session:
         self._found: dict[str, list[Any]] = {
             name: [] for name in ("new", "known", "results", "problems", "skipped", "empty")
         }
+        options = ["suppress", "write-baseline" if self.writes else "baseline", "sarif"]
+        names = [f"--sidestream-{option}" for option in options]
+        try:
+            distinct({name: config.getoption(name) for name in names})
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
         try:
             for file in (self.writes, self._sarif):
                 if file and not self._is_worker:
                     usable(file)
-            self.baseline = Baseline(known)
+            self.baseline = Baseline(self.writes or known, is_read=not self.writes)
         except OSError as error:
             remedy = "; --sidestream-write-baseline writes one" if error.filename == str(known) else ""
             raise pytest.UsageError(f"sidestream: {error.filename}: {error.strerror}{remedy}") from None
@@ -126,9 +140,10 @@ class _Session:
         if self.writes:
             tell(f"sidestream: {counted(len(set(map(found, of['new']))))} written to {self.writes.name}")
         elif of["known"] or self.baseline.known:
-            gone = len(self.baseline.known - set(map(found, of["known"])))
+            known = set(map(found, of["known"]))
+            gone = len(self.baseline.known - known)
             more = f"; {self.baseline.shown(gone)}" if gone else ""
-            tell(f"sidestream: {counted(len(of['known']))} left out as known{more}")
+            tell(f"sidestream: {counted(len(known))} left out as known{more}")
         if empty := of["empty"]:
             # The simulated GPU comes after imports: a module that asks for a GPU meanwhile finds none.
             more = "" if len(empty) == 1 else f" and {len(empty) - 1} more"

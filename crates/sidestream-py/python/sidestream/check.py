@@ -24,7 +24,7 @@ from typing import Any
 from sidestream import _check_fix, _check_reduce
 from sidestream._check import MEMORY_BYTES, MOST_DEVICES, CheckedRun, check, checking
 from sidestream._check_baseline import Baseline, counted, written
-from sidestream._check_export import Reports, findings, put, usable
+from sidestream._check_export import Reports, distinct, findings, put, usable
 from sidestream._check_hooks import Steps
 from sidestream._check_suppress import suppressions
 from sidestream._check_text import check_text
@@ -97,6 +97,8 @@ def main(arguments: list[str]) -> int:
         )
     if not is_module and not (path.is_file() or is_folder):
         parser.error(f"there is no file {program[0]}; name a script, or a module with -m")
+    if importlib.util.find_spec("torch") is None:
+        parser.error("the check needs PyTorch, which is not installed; pip install torch")
     files = _files(parser, given, rank)
     left = None if given.reduce is None else _left(parser, given.reduce, rank)
     if suffix == ".md":
@@ -337,6 +339,14 @@ def _files(parser: argparse.ArgumentParser, given: argparse.Namespace, rank: int
 
 
 def _baseline(parser: argparse.ArgumentParser, given: argparse.Namespace, rank: int | None) -> Baseline:
+    known = None if given.write_baseline else given.baseline
+    others = ("suppress", "write_baseline", "json", "sarif", "junit", "reduce")
+    try:
+        distinct(
+            {"--baseline": known, **{f"--{name.replace('_', '-')}": getattr(given, name) for name in others}}
+        )
+    except ValueError as error:
+        parser.error(str(error))
     if given.write_baseline:
         file = _of_rank(given.write_baseline, rank).absolute()
         try:
@@ -345,7 +355,7 @@ def _baseline(parser: argparse.ArgumentParser, given: argparse.Namespace, rank: 
             parser.error(f"--write-baseline {given.write_baseline}: {error.strerror}")
         # The program may change the current folder.
         given.write_baseline = file
-        return Baseline()
+        return Baseline(file, is_read=False)
     if not given.baseline:
         return Baseline()
     file = _of_rank(given.baseline, rank)
