@@ -189,10 +189,19 @@ def test_a_wait_that_no_access_needs_is_named_and_one_that_an_access_needs_is_no
     if not needed:
         assert (
             "no access that was observed in this run needs this wait of side for main: "
-            "5 of 5 such waits were followed"
-            in ran.stderr
+            "5 of 5 such waits were followed" in ran.stderr
         )
         assert f"({program}:11)" in ran.stderr
+
+
+def test_a_wait_that_comes_too_early_for_a_race_is_not_called_needless(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        WAITS.replace("w.mul_(2)\n    side.wait_stream(main)", "side.wait_stream(main)\n    w.mul_(2)")
+    )
+    ran = python("-m", "sidestream.check", "--simulate", program, "needed")
+    assert ran.returncode == 1 and "RAW" in ran.stderr, ran.stderr
+    assert "WAIT_NOT_NEEDED" not in ran.stderr, ran.stderr
 
 
 def test_after_the_last_checked_step_a_wait_may_be_needed(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated:
     yield from _made(noticed["made"], places)
     yield from _held(noticed["held"], places, simulated)
     yield from _pinned(noticed["pinned"], places)
-    yield from _waits(noticed["waits"], places)
+    # A wait between the two streams of a race may be one that comes too early for it.
+    raced = {(race["first"]["stream"], race["second"]["stream"]) for race in value["races"]}
+    yield from _waits([one for one in noticed["waits"] if (one["source"], one["stream"]) not in raced], places)
 
 
 #: Operators for which the host must know the size of the result.
