@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import linecache
 import re
 import runpy
@@ -113,10 +114,15 @@ def sum_of(x):
 def test_a_simulated_gpu_shows_how_many_schedules_find_other_bytes(tmp_path: Path) -> None:
     (tmp_path / "racy.py").write_text(RACY)
     (tmp_path / "helper.py").write_text(HELPER)
-    ran = python("-m", "sidestream.check", "--simulate", "--provoke", "5", "racy.py", cwd=tmp_path)
+    ran = python(
+        "-m", "sidestream.check", "--simulate", "--provoke", "all", "--json=out.json", "racy.py", cwd=tmp_path
+    )
     told = re.search(r"other bytes than in order in\s([0-9,]+) of 10,000 legal schedules", ran.stderr)
     assert ran.returncode == 1 and told, ran.stderr
-    assert 0 < int(told[1].replace(",", "")) < 10_000
+    (provoked,) = json.loads((tmp_path / "out.json").read_text())["provoked"]
+    (race,) = provoked["races"]
+    assert 0 < race["wrong"] == int(told[1].replace(",", "")) < race["runs"] == 10_000
+    assert race["wrong_alone"] is None and race["how"] is None
 
 
 @pytest.mark.torch

@@ -224,6 +224,8 @@ class Reports:
     found: CheckedRun
     baseline: Baseline
     program: str
+    #: What delays did, as data: for the program as it is, and with the calls that fix it.
+    provoked: list[dict[str, Any]] = field(default_factory=list)
     _last: dict[str, str] = field(default_factory=dict)
 
     def write(self, died: str | None = None, running: bool = False) -> bool:
@@ -251,7 +253,7 @@ class Reports:
         found = self.found
         ended = found.ended or (_RUNNING if running else None)
         if name == "json":
-            return json.dumps({**found.to_dict(), "ended": ended})
+            return json.dumps({**found.to_dict(), "ended": ended, "provoked": self.provoked})
         problems = [problem for problem in (ended, died) if problem]
         if name == "junit":
             return junit(found, problems, self.program)

@@ -165,16 +165,21 @@ def main(arguments: list[str]) -> int:
     if given.fix and not _print_patch(found):
         code = code or 2
     if given.provoke is not None:
-        print(_provoked(program, is_module, found, given), file=sys.stderr)
+        text, reports.provoked = _provoked(program, is_module, found, given)
+        print(text, file=sys.stderr)
+        if not reports.write(died):
+            code = code or 2
     # What has just been written as known does not fail.
     if found.ended is not None or not (found.is_clean or given.write_baseline):
         return 1
     return code or (NOT_SIMULATED if found.skipped else 0)
 
 
-def _provoked(program: list[str], is_module: bool, found: CheckedRun, given: argparse.Namespace) -> str:
+def _provoked(
+    program: list[str], is_module: bool, found: CheckedRun, given: argparse.Namespace
+) -> tuple[str, list[dict[str, Any]]]:
     """Run the program again with delays, and with --fix once more with the calls that fix it; return what the
-    delays did to its results.
+    delays did to its results, as text and as data.
     """
     from sidestream._check_provoke import explored, provoke, raced
 
@@ -183,20 +188,25 @@ def _provoked(program: list[str], is_module: bool, found: CheckedRun, given: arg
             return _run(program, is_module)
 
     if given.simulate:
-        return str(explored(found))
+        shown = explored(found)
+        return str(shown), [shown.to_dict()]
     pairs, runs = raced(found.races), given.provoke or _RUNS
     search_s = 0.0 if given.provoke else _SEARCH_S
+    parts, data = [], []
     try:
-        parts = [str(provoke(again, pairs=pairs, runs=runs, search_s=search_s))]
+        shown = provoke(again, pairs=pairs, runs=runs, search_s=search_s)
+        parts, data = [str(shown)], [shown.to_dict()]
         if given.fix and pairs:
             notes, files = _check_fix.patched(found.mends, found.races)
             with _check_fix.applied(files):
-                parts.append(f"with the calls that fix them:\n{provoke(again, pairs=list(pairs), runs=runs)}")
+                shown = provoke(again, pairs=list(pairs), runs=runs)
+            parts.append(f"with the calls that fix them:\n{shown}")
+            data.append(shown.to_dict())
             if notes:
                 parts.append("not all calls could be placed; see the patch")
-        return "\n".join(parts)
     except Exception as error:
-        return f"--provoke: the program cannot be run again: {type(error).__name__}: {error}"
+        parts.append(f"--provoke: the program cannot be run again: {type(error).__name__}: {error}")
+    return "\n".join(parts), data
 
 
 def _runs(text: str) -> int:
