@@ -755,3 +755,17 @@ def test_a_full_disk_is_said_and_leaves_no_half_file(tmp_path: Path) -> None:
     # it is complete, and says so.
     kept = report.read_text()
     assert not kept or json.loads(kept)["ended"] == "the program had not ended when this was written"
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_writes_its_statistics_only_in_training(training: bool) -> None:
+    with sidestream.check(simulate=True) as found:
+        norm = torch.nn.BatchNorm2d(2).cuda().train(training)
+        x = torch.ones(1, 2, 2, 2, device="cuda")
+        streams = torch.cuda.Stream(), torch.cuda.Stream()
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream), torch.no_grad():
+                norm(x)
+        torch.cuda.synchronize()
+    assert bool(found.races) is training, str(found)

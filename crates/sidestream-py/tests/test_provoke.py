@@ -84,7 +84,7 @@ def test_the_test_that_it_writes_is_short_python_with_the_pairs_that_were_wrong(
     ("options", "says"),
     [
         (["--provoke", "0"], "--provoke: 0: give a number of runs, 1 or more, or all"),
-        (["--provoke", "all"], "--provoke delays work on a GPU, and PyTorch finds none"),
+        (["--provoke", "all"], "--provoke needs a GPU, and PyTorch finds none"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_provoke(options: list[str], says: str) -> None:

@@ -34,7 +34,7 @@ class How:
             show.
         by_line: Whether the delay comes when the line is reached, for calls that are not operators or come
             from other threads, instead of right before the operator.
-        on_host: Whether the host is delayed, not the device.
+        delays_host: Whether the host is delayed, not the device.
         both: Whether the second call is delayed, too.
         delays: Whether there is a delay at all: without one, a run with ``waits`` shows what the host finds.
         fill: The byte that free memory is filled with before the run.
@@ -46,7 +46,7 @@ class How:
     hides: bool = False
     keeps: bool = False
     by_line: bool = False
-    on_host: bool = False
+    delays_host: bool = False
     both: bool = False
     delays: bool = True
     fill: int = 0xA5
@@ -54,7 +54,7 @@ class How:
     @property
     def text(self) -> str:
         """What was done, to follow the number of runs."""
-        what = "a delay of the host" if self.on_host else "a delay"
+        what = "a delay of the host" if self.delays_host else "a delay"
         return f"with {what} before the first access" + (
             " and its bytes hidden until the delay after it was over" if self.hides else ""
         )
@@ -73,7 +73,10 @@ class Run:
         error: The exception that ended the program.
         same_stream: Whether both accesses were on one stream.
         is_collective: Whether the first access is a collective.
-        on_device: Whether the second access was seen on a device: then the host does not read what it reads.
+        second_on_device: Whether the second access was seen on a device: then the host does not read what it
+            reads.
+        counts: The number of calls of each operator at each line.
+        mixed: The calls that more than one thread makes: which result is whose may differ from run to run.
     """
 
     def __init__(self) -> None:
@@ -84,7 +87,9 @@ class Run:
         self.error: str | None = None
         self.same_stream = False
         self.is_collective = False
-        self.on_device = False
+        self.second_on_device = False
+        self.counts: dict[Any, int] = {}
+        self.mixed: set[Call] = set()
 
 
 class DeviceFailed(Exception):
@@ -100,22 +105,29 @@ def run(function: Callable[[], Any], how: How, watched: set[Call], delay: Delay,
     """
     import torch
 
-    from sidestream._check_delayed import Mode, overwrite_free_memory, traced
+    from sidestream._check_delay_mode import Mode, overwrite_free_memory, traced, wait_for_devices
 
     seeded(seed)
     overwrite_free_memory(how.fill)
     mode = Mode(how, watched, delay)
+    returned: Any = None
     with contextlib.ExitStack() as stack:
         mode.hear(stack)
         try:
             with mode, traced(mode if how.first is not None else None):
                 returned = function()
+        except torch.cuda.OutOfMemoryError:
+            # What is kept here takes memory, too, so this says nothing of the program.
+            if how.waits:
+                raise
         except Exception as error:
             if how.waits:
                 raise
-            mode.run.error, returned = f"{type(error).__name__}: {error}".splitlines()[0], None
+            mode.run.error = f"{type(error).__name__}: {error}".splitlines()[0]
+        finally:
+            mode.is_over = True
     try:
-        torch.cuda.synchronize()
+        wait_for_devices()
     except RuntimeError as error:
         if how.waits:
             raise

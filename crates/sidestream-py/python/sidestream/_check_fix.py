@@ -199,16 +199,25 @@ def applied(files: Mapping[str, list[str]]) -> Iterator[None]:
     def get_code(self: Any, name: str) -> Any:
         file = self.get_filename(name)
         text = texts.get(os.path.abspath(file))
-        return plain(self, name) if text is None else compile(text, file, "exec")
+        return plain(self, name) if text is None else compile(text, file, "exec", dont_inherit=True)
 
     # `runpy` opens a script by this.
     def open_code(file: str) -> Any:
         text = texts.get(os.path.abspath(file))
         return plain_open(file) if text is None else io.BytesIO(text.encode())
 
+    # Other modules of the program may hold what they imported from a changed one.
+    kept = {
+        name: module
+        for name, module in sys.modules.items()
+        if name != "__main__" and (file := getattr(module, "__file__", None)) and not is_library(file)
+        and not file.startswith(os.path.dirname(__file__) + os.sep)
+    }
+
     def forget() -> None:
         for name, module in list(sys.modules.items()):
-            if name != "__main__" and getattr(module, "__file__", None) in files:
+            file = getattr(module, "__file__", None)
+            if name in kept or (file and os.path.abspath(file) in texts):
                 del sys.modules[name]
         for file in files:
             linecache.cache.pop(file, None)
@@ -224,6 +233,7 @@ def applied(files: Mapping[str, list[str]]) -> Iterator[None]:
         setattr(loader, "get_code", plain)
         setattr(io, "open_code", plain_open)
         forget()
+        sys.modules.update(kept)
 
 
 def _inserted(file: str, by_line: Mapping[tuple[int, int], list[str]]) -> list[str]:

@@ -81,10 +81,8 @@ class Provocation:
             why = self.why or f"{self.runs} runs {self.how} gave the right results"
             what = f"not reached: {why}. That does not mean that it cannot happen"
         else:
-            what = (
-                f"wrong in {self.wrong} of {self.runs} runs {self.how}, in "
-                f"{self.wrong_alone} of {self.runs} without: {self.what}"
-            )
+            alone = "" if self.wrong_alone is None else f", in {self.wrong_alone} of {self.runs} without"
+            what = f"wrong in {self.wrong} of {self.runs} runs {self.how}{alone}: {self.what}"
         return f"{self.race}:\n  {what}"
 
 
@@ -143,6 +141,8 @@ class Provoked(Result):
             '@pytest.mark.skipif(not torch.cuda.is_available(), reason="delays work on a GPU")',
             f"def test_{name}_gives_the_same_bytes_with_a_delay() -> None:",
             f"    provoked = sidestream.provoke({name}, pairs=PAIRS)",
+            "    # A line that was changed is no longer delayed: then the pairs have to be found anew.",
+            "    assert all(race.delays for race in provoked.races), provoked",
             "    assert not provoked.wrong, provoked",
         ]
         return "\n".join(lines) + "\n"
@@ -182,9 +182,10 @@ def provoke(
     """Run a function with a delay on the GPU before the first access of each race, and compare its results.
 
     The function is called under ``check`` once, which finds the races; then some times with the host waiting
-    for the device after each operator, for the right results; then ``runs`` times for each race with a delay
-    before each call of its first access. The random numbers of Python, numpy and PyTorch are seeded before
-    each call. The function has to do the same each time: a model that it trains belongs inside it.
+    for the device after each operator, for the right results; then for each race some times to find a delay
+    that shows it, and ``runs`` times with that delay before each call of its first access. The random numbers
+    of Python, numpy and PyTorch are seeded before each call. The function has to do the same each time: a
+    model that it trains belongs inside it.
 
     Compared is what each operator computes, on the program's own threads, too, and the tensors, arrays and
     numbers that the function returns. If a delay alone changes nothing, what the two accesses write is also
@@ -226,9 +227,7 @@ def provoke(
             function()
         return explored(found)
     if not torch.cuda.is_available():
-        raise RuntimeError(
-            "provoke delays work on a GPU, and PyTorch finds none; with simulate=True it needs none"
-        )
+        raise RuntimeError("provoke needs a GPU, and PyTorch finds none; with simulate=True it needs none")
     tried: dict[tuple[Call, Call], str]
     # The pairs of a test may be in order by now.
     is_racy = pairs is None or isinstance(pairs, Mapping)
@@ -268,7 +267,8 @@ class _Runner:
         waits = How(waits=True, keeps=True, delays=False)
         for _ in range(_WARM):
             self.run(waits)
-        self.right = self.run(waits).results
+        right = self.run(waits)
+        self.right, self.counts = right.results, right.counts
         # What depends on memory that the program has not written differs with its contents.
         again = self.run(dataclasses.replace(waits, fill=0x5A)).results
         self.steady = {
@@ -288,14 +288,18 @@ class _Runner:
         wrong = (
             key
             for key, value in self.steady.items()
-            if key in ran.results and not _same(value, ran.results[key])
+            if key in ran.results
+            and not _same(value, ran.results[key])
+            # Of such calls it is not known which result belongs to which.
+            and key[:2] not in ran.mixed
+            and ran.counts.get(key[:2]) == self.counts.get(key[:2])
         )
         first = next(wrong, None)
         if first is not None:
             told = first if first[-1] != "sum" else next((key for key in wrong if key[-1] != "sum"), first)
             return _difference(told, self.steady[told], ran.results[told])
         if hidden:
-            return f"{_whose(hidden[0])} was written to by another access before it was complete"
+            return f"{_whose(hidden[0])} was overwritten by another access during the delay behind it"
         return None
 
     def provoked(self) -> Provoked:
@@ -319,25 +323,44 @@ class _Runner:
         return sum(self.difference(self.run(How(keeps=at % 2 > 0))) is not None for at in range(self.runs))
 
     def pair(self, text: str, first: Call, second: Call, alone: int) -> Provocation:
-        # What the host finds at the second call is kept for one pair only.
-        seen = self.run(How(first, second, waits=True, by_line=True, delays=False))
-        self.steady = {key: value for key, value in self.steady.items() if key[-1] != "host"}
-        if not seen.on_device:
-            self.steady |= {key: value for key, value in seen.results.items() if key[-1] == "host"}
-        how, trial = self.way(first, second)
-        ran = [self.run(how) for _ in range(self.runs if trial.delays else 0)]
-        wrong = [told for one in ran if (told := self.difference(one)) is not None]
-        why = None if wrong or not ran else self.why(how)
+        steady = self.steady
+        found = self.control(first, second)
+        self.steady = {**self.steady, **found}
+        try:
+            how, trial = self.way(first, second)
+            told = [self.difference(self.run(how)) for _ in range(self.runs if trial.delays else 0)]
+            why = None if any(told) or not told else self.why(how)
+        finally:
+            self.steady = steady
+        wrong = [one for one in told if one is not None]
         what = wrong[0] if wrong else None
         return Provocation(
             text, first, second, self.runs, len(wrong), alone, trial.delays, what, how.text, why
         )
 
+    def control(self, first: Call, second: Call) -> dict[Any, Any]:
+        """Run with the delays and with waits, which no race survives: what differs there is not compared for
+        this pair. Return what the host finds at the second call, as far as it is the second access.
+        """
+        held: list[dict[Any, Any]] = []
+        for by_line, fill in ((True, 0xA5), (True, 0x5A), (False, 0xA5)):
+            how = How(first, second, waits=True, hides=not by_line, keeps=True, by_line=by_line, fill=fill)
+            ran = self.run(how)
+            self.steady = {
+                key: value
+                for key, value in self.steady.items()
+                if key not in ran.results or _same(value, ran.results[key])
+            }
+            if by_line and not ran.second_on_device:
+                held.append({key: value for key, value in ran.results.items() if key[-1] == "host"})
+        both = held[0].items() if len(held) == 2 else ()
+        return {key: value for key, value in both if key in held[1] and _same(value, held[1][key])}
+
     def way(self, first: Call, second: Call) -> tuple[How, Run]:
         """Return how a delay gives wrong bytes, or else one that delays, with a run."""
         best: tuple[How, Run] | None = None
-        for on_host, hides, by_line, keeps in itertools.product((False, True), repeat=4):
-            how = How(first, second, hides=hides, keeps=keeps, by_line=by_line, on_host=on_host)
+        for delays_host, hides, by_line, keeps in itertools.product((False, True), repeat=4):
+            how = How(first, second, hides=hides, keeps=keeps, by_line=by_line, delays_host=delays_host)
             ran = self.run(how)
             if ran.delays and self.difference(ran) is not None:
                 return how, ran
@@ -348,7 +371,7 @@ class _Runner:
 
     def why(self, how: How) -> str | None:
         """Return what kept the second access from coming early, if delays before both confirm it."""
-        how = dataclasses.replace(how, hides=False, on_host=False)
+        how = dataclasses.replace(how, hides=False, delays_host=False)
         one, both = self.run(how), self.run(dataclasses.replace(how, both=True))
         pairs = one.overlaps
         if one.is_collective:
@@ -392,29 +415,20 @@ class _Runner:
                     break
                 tried += 1
                 for how in (How(call), How(call, keeps=True), How(call, hides=True)):
-                    if self.difference(self.run(how)) is not None:
-                        ran = [self.difference(self.run(how)) for _ in range(self.runs)]
-                        wrong = [one for one in ran if one is not None]
-                        if wrong:
-                            found.append(
-                                Provocation(
-                                    f"a delay of {_shown(call)}",
-                                    call,
-                                    ("", ""),
-                                    self.runs,
-                                    len(wrong),
-                                    0,
-                                    1,
-                                    wrong[0],
-                                    how.text,
-                                )
-                            )
-                        break
+                    if self.difference(self.run(how)) is None:
+                        continue
+                    self.control(call, ("", ""))
+                    ran = [self.difference(self.run(how)) for _ in range(self.runs)]
+                    if wrong := [one for one in ran if one is not None]:
+                        what, count = f"a delay of {_shown(call)}", len(wrong)
+                        found.append(
+                            Provocation(what, call, ("", ""), self.runs, count, None, 1, wrong[0], how.text)
+                        )
+                    break
+            alone = self.alone() if found else None
+            found = [dataclasses.replace(one, wrong_alone=alone) for one in found]
         except DeviceFailed as error:
             failed = f"with a delay of {_shown(call)} the device failed: {error}"
-        if found and failed is None:
-            alone = self.alone()
-            found = [dataclasses.replace(one, wrong_alone=alone) for one in found]
         return Provoked(tuple(found), self.compared, self.varying, (tried, len(calls)), failed)
 
 

@@ -34,7 +34,8 @@ def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated:
     yield from _pinned(noticed["pinned"], places)
     # A wait between the two streams of a race may be one that comes too early for it.
     raced = {(race["first"]["stream"], race["second"]["stream"]) for race in value["races"]}
-    yield from _waits([one for one in noticed["waits"] if (one["source"], one["stream"]) not in raced], places)
+    waits = [wait for wait in noticed["waits"] if (wait["source"], wait["stream"]) not in raced]
+    yield from _waits(waits, places)
 
 
 #: Operators for which the host must know the size of the result.

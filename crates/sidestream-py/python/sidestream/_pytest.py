@@ -38,8 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="RUNS",
         type=_runs,
         default=0,
-        help="call a test with a race RUNS times again for each, with a delay before the first access; on a "
-        "simulated GPU, run each race in up to 10,000 schedules",
+        help="call a test again for each of its races: some times to find a delay that shows it, then RUNS "
+        "times with that; on a simulated GPU, run each race in up to 10,000 schedules",
     )
     group.addoption(
         "--sidestream-require-gpu",
@@ -205,7 +205,14 @@ def _provoked(test: Any, found: CheckedRun, runs: int) -> str:
     if found._simulation is not None:
         return str(explored(found))
     arguments = {name: test.funcargs[name] for name in test._fixtureinfo.argnames}
+
+    def again() -> Any:
+        try:
+            return test.obj(**arguments)
+        except (pytest.fail.Exception, pytest.skip.Exception) as ended:
+            raise RuntimeError(str(ended)) from None
+
     try:
-        return str(provoke(lambda: test.obj(**arguments), pairs=raced(found.races), runs=runs))
+        return str(provoke(again, pairs=raced(found.races), runs=runs))
     except Exception as error:
         return f"--sidestream-provoke: the test cannot be called again: {type(error).__name__}: {error}"

@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
     if given.require_gpu and not _has_gpu():
         parser.error("--require-gpu: PyTorch finds no GPU here")
     if given.provoke is not None and not (given.simulate or _has_gpu()):
-        parser.error("--provoke delays work on a GPU, and PyTorch finds none; with --simulate it needs none")
+        parser.error("--provoke needs a GPU, and PyTorch finds none; with --simulate it needs none")
     devices = 1 if given.devices is None else given.devices
     if not 1 <= devices <= MOST_DEVICES:
         parser.error(f"--devices {devices}: give a number from 1 to {MOST_DEVICES}")
@@ -185,7 +185,9 @@ def _provoked(
 
     def again() -> Any:
         with contextlib.suppress(SystemExit):
-            return _run(program, is_module)
+            # Numbers among a script's variables may count what it polled, or seconds.
+            values = _run(program, is_module).items()
+            return {name: value for name, value in values if not isinstance(value, (bool, int, float))}
 
     if given.simulate:
         shown = explored(found)
@@ -196,7 +198,7 @@ def _provoked(
     try:
         shown = provoke(again, pairs=pairs, runs=runs, search_s=search_s)
         parts, data = [str(shown)], [shown.to_dict()]
-        if given.fix and pairs:
+        if given.fix and pairs and shown.failed is None:
             notes, files = _check_fix.patched(found.mends, found.races)
             with _check_fix.applied(files):
                 shown = provoke(again, pairs=list(pairs), runs=runs)

@@ -49,6 +49,8 @@ pub struct Plan {
     pub adds: bool,
     /// Whether the operator puts values at the places of an index.
     puts: bool,
+    /// Whether the operator writes its arguments only in training, which its sixth argument says.
+    trains: bool,
     arguments: Vec<Argument>,
     /// For each result, whether it is new memory; a list of tensors counts as one result.
     results: Vec<bool>,
@@ -94,6 +96,7 @@ impl Plan {
             op,
             adds: matches!(text.as_str(), "add" | "add_") && arguments.len() == 2,
             puts: text.contains("put"),
+            trains: text.ends_with("batch_norm"),
             name: name(text),
             class,
             arguments,
@@ -110,11 +113,18 @@ impl Plan {
         result: &Bound<'py, PyAny>,
         into: &mut Touched<'py>,
     ) {
+        let training = || {
+            let value = args.get_item(5).ok();
+            value
+                .or_else(|| kwargs?.get_item("training").ok()?)
+                .is_some_and(|value| value.is_truthy().unwrap_or(true))
+        };
+        let writes = !self.trains || training();
         for argument in &self.arguments {
             let Some(value) = argument.value(args, kwargs) else {
                 continue;
             };
-            into.add(asked, value, argument.write, argument.list);
+            into.add(asked, value, argument.write && writes, argument.list);
         }
         match self.results[..] {
             [] => {}

@@ -28,6 +28,8 @@ from sidestream._check_triton import kernels_heard
 _MOST_DELAYS = 50
 #: Maximum bytes of results that are kept in full; of the others only a sum is kept.
 _MOST_KEPT = 2 << 30
+#: Maximum bytes of a tensor that is hidden: it takes three times as much meanwhile.
+_MOST_HIDDEN = 1 << 30
 #: What a hidden float holds, as the bytes of an integer: a number far from those of programs in each type.
 _FIRST, _SECOND = 0x4B, 0x4C
 
@@ -40,16 +42,19 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         self.how, self.watched, self.length = how, watched, delay
         self.run = Run()
         self.process = os.getpid()
+        #: Whether the program has ended.
+        self.is_over = False
+        self.threads: dict[Call, int] = {}
         self.counts: dict[Any, int] = {}
         self.late: list[tuple[Any, Any]] = []
         self.kept = 0
         #: What the first call wrote to the host's memory last.
-        self.on_host: list[Any] = []
+        self.host_written: list[Any] = []
         #: The last calls of the first access: the memory that each touched, as address ranges; the event
         #: behind it; its stream.
         self.firsts: collections.deque[First] = collections.deque(maxlen=64)
         self.pairs: list[tuple[bool, Any, Any]] = []
-        self.changed: list[tuple[Any, Any, int]] = []
+        self.changed: list[tuple[Any, Any]] = []
         self.last: tuple[float, Call] | None = None
         #: For each graph the tensors that its operators wrote, as far as they are alive.
         self.captured: dict[int, list[weakref.ref[Any]]] = {}
@@ -67,18 +72,19 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if os.getpid() != self.process:
-            # A worker of a DataLoader, which must not touch the GPU.
+        if os.getpid() != self.process or self.is_over:
+            # A worker of a DataLoader, which must not touch the GPU; or a thread that outlives its run.
             return func(*args, **kwargs)
         if _check_plan.is_composite(func):
             return _check_plan.decomposed(func, self, args, kwargs)
         op, name, written = _planned(func)
         call = self.named(name, _is_collective(func))
         given = _tensors([args, kwargs]) if call in (self.how.first, self.how.second) else []
+        goes_apart = _is_collective(func) and _is_asynchronous(func, args, kwargs)
         if call == self.how.second:
             self.begins(call, given, any(one.is_cuda for one in given))
         if call == self.how.first and not self.how.by_line:
-            with self.apart_from_collective(func):
+            with self.apart_from_collective() if goes_apart else contextlib.nullcontext():
                 self.delay()
                 out = op(*args, **kwargs)
         else:
@@ -144,21 +150,21 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         if self.run.delays >= _MOST_DELAYS or not self.how.delays:
             return
         self.run.delays += 1
-        if self.how.on_host:
+        if self.how.delays_host:
             time.sleep(self.length.ms / 1000)
         else:
             torch.cuda._sleep(self.length.cycles)
 
     @contextlib.contextmanager
-    def apart_from_collective(self, func: Any) -> Iterator[None]:
-        """A collective runs on a stream of its own after the current one. It is called from another
-        stream with the delay, so that the current one goes on.
+    def apart_from_collective(self) -> Iterator[None]:
+        """A collective that the program waits for later runs on a stream of its own, after the current one.
+        It is called from another stream with the delay, so that the current one goes on.
         """
-        if not _is_collective(func) or self.how.on_host:
+        self.run.is_collective = True
+        if self.how.delays_host:
             yield
             return
         current = torch.cuda.current_stream()
-        self.run.is_collective = True
         apart = torch.cuda.Stream()
         apart.wait_stream(current)
         with torch.cuda.stream(apart):
@@ -167,17 +173,20 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
     def begins(self, call: Call, given: Any, on_device: bool = True) -> None:
         if call != self.how.second:
             return
-        self.run.on_device |= on_device
+        self.run.second_on_device |= on_device
         if self.how.both and not self.how.by_line and on_device:
             self.delay()
-        if self.firsts and not torch.cuda.is_current_stream_capturing():
+        if self.firsts and not torch.cuda.is_current_stream_capturing() and not self.is_over:
             first = self.raced_by(given) or self.firsts[-1]
             was_complete, before = first.event.query(), None
-            if on_device:
+            is_near = first.stream.device_index == torch.cuda.current_device()
+            if on_device and is_near:
                 before = torch.cuda.Event(enable_timing=True)
                 before.record()
                 self.run.same_stream |= first.stream == torch.cuda.current_stream()
-            self.pairs.append((was_complete, first.event, before))
+            # Times of two devices cannot be compared.
+            if is_near or not on_device:
+                self.pairs.append((was_complete, first.event, before))
         if not on_device:
             self.host_reads(call)
 
@@ -195,15 +204,19 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
 
     def host_reads(self, call: Call) -> None:
         """Keep what the host finds in the memory that the first call writes."""
-        if call == self.how.second and self.on_host:
+        if call == self.how.second and self.host_written:
             count = self.count((*call, "host"))
             with torch._C._DisableTorchDispatch():
-                for at, tensor in enumerate(self.on_host):
+                for at, tensor in enumerate(self.host_written):
                     self.keep((*call, count, at, "host"), tensor)
 
     def ends(
         self, call: Call, tensors: Any, given: Any, in_full: bool = False, is_pending: bool = False
     ) -> None:
+        if self.is_over:
+            return
+        if self.threads.setdefault(call, threading.get_ident()) != threading.get_ident():
+            self.run.mixed.add(call)
         now = time.perf_counter()
         if self.last is not None and self.run.delays:
             gap = 1000 * (now - self.last[0]), self.last[1], call
@@ -215,7 +228,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
             return
         count, is_watched = self.count(call), call in self.watched
         if call == self.how.first:
-            self.on_host = [one for one in plain if not one.is_cuda]
+            self.host_written = [one for one in plain if not one.is_cuda]
         first = self.raced_by(plain) if call == self.how.second else None
         for at, tensor in enumerate(plain):
             if is_pending:
@@ -232,6 +245,8 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
             self.firsts.append(First(spans, event, torch.cuda.current_stream()))
         if self.how.waits:
             torch.cuda.synchronize()
+            for device in {one.device for one in plain if one.is_cuda}:
+                torch.cuda.synchronize(device)
         self.last = time.perf_counter(), call
 
     def count(self, call: Any) -> int:
@@ -263,7 +278,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         # Elements that share memory cannot be overwritten one by one.
         if not tensor.is_cuda or tensor.numel() == 0 or torch._debug_has_internal_overlap(tensor):
             return
-        if len(self.changed) >= _MOST_DELAYS:
+        if len(self.changed) >= _MOST_DELAYS or tensor.nbytes > _MOST_HIDDEN:
             return
         values = _integers(tensor)
         with _apart(), torch.cuda.device(tensor.device):
@@ -281,23 +296,26 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
                 torch.cuda._sleep(self.length.cycles)
             else:
                 torch.cuda.current_stream().wait_event(first.event)
-            self.changed.append((key, (values != hidden).sum(), values.numel()))
+            self.changed.append((key, (values != hidden).sum()))
             values.copy_(saved)
 
     def end(self, returned: Any) -> None:
         for key, tensor in self.late:
-            self.run.results[key] = tensor.detach().clone()
-        for key, count, _ in self.changed:
+            # The memory of a sharded tensor may be gone by now.
+            if tensor.untyped_storage().nbytes():
+                self.run.results[key] = tensor.detach().clone()
+        for key, count in self.changed:
             key = (*key, "hidden")
             self.run.results[key] = count
         self.run.results.update(_returned(returned))
+        self.run.counts = {call: count for call, count in self.counts.items() if len(call) == 2}
         self.run.overlaps = [
             (complete, not complete if other is None else one.elapsed_time(other) < 0)
             for complete, one, other in self.pairs
         ]
         # These events die here, not whenever Python collects cycles: PyTorch's callbacks fail there in frames
         # without builtins.
-        for left in (self.firsts, self.pairs, self.late, self.changed, self.on_host):
+        for left in (self.firsts, self.pairs, self.late, self.changed, self.host_written):
             left.clear()
 
 
@@ -320,12 +338,22 @@ def _span(tensor: Any) -> tuple[int, int]:
 
 
 def _is_collective(func: Any) -> bool:
-    return getattr(func, "namespace", "") == "c10d"
+    """Return whether the results of an operator are complete only once they, or its work, were waited for."""
+    space = getattr(func, "namespace", "")
+    return space == "c10d" or (space.endswith("c10d_functional") and "wait" not in func._schema.name)
+
+
+def _is_asynchronous(func: Any, args: Any, kwargs: Any) -> bool:
+    names = [argument.name for argument in func._schema.arguments]
+    if "async_op" not in names:
+        return True
+    at = names.index("async_op")
+    return bool(args[at] if at < len(args) else kwargs.get("async_op", True))
 
 
 def _writes_all(func: Any) -> bool:
     """Return whether an operator writes each element of what it writes."""
-    if not hasattr(func, "_schema"):
+    if not hasattr(func, "_schema") or func.namespace not in ("aten", "prims"):
         return False
     name = func._schema.name.removeprefix("aten::")
     if name.startswith(("masked", "index", "scatter", "put", "_index")):
@@ -342,7 +370,9 @@ def _planned(func: Any) -> tuple[Any, str, Callable[[Any, Any, Any], list[Any]]]
     if func not in _known:
         op, shown, _, arguments, results = _check_plan.plan(func)
         schema = getattr(func, "_schema", None)
-        arguments = [one for one in arguments if one[2]]
+        # Batch norm writes its statistics only in training.
+        is_norm = shown.endswith("batch_norm")
+        arguments = [one for one in arguments if one[2] and not is_norm]
         is_empty = schema is not None and schema.name in _check_plan._EMPTY
 
         def written(args: Any, kwargs: Any, out: Any) -> list[Any]:
@@ -384,11 +414,13 @@ def traced(mode: Any) -> Iterator[None]:
     first, second = mode.how.first[1], mode.how.second[1] if mode.how.second else None
 
     def trace(frame: Any, event: str, _: Any) -> Any:
+        if mode.is_over:
+            return None
         if event == "line":
             line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            if line == second and mode.on_host:
+            if line and line == second and mode.host_written:
                 mode.host_reads(mode.how.second)
-            if line == first or (mode.how.both and line == second):
+            if line and (line == first or (mode.how.both and line == second)):
                 mode.delay()
         elif _check_fix.is_library(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(
             _hidden()
@@ -435,11 +467,19 @@ class _Raw:
         }
 
 
-def overwrite_free_memory(byte: int) -> None:
-    """Overwrite the free memory of PyTorch's caches. What an earlier run left there would be the right bytes
-    for an access that comes too early.
-    """
+def wait_for_devices() -> None:
+    """Wait for all devices whose memory PyTorch uses."""
     torch.cuda.synchronize()
+    if torch.cuda.device_count() > 1:
+        for device in {segment["device"] for segment in torch.cuda.memory_snapshot()}:
+            torch.cuda.synchronize(device)
+
+
+def overwrite_free_memory(byte: int) -> None:
+    """Overwrite the free GPU memory of PyTorch's cache, and release its free pinned memory. What an earlier run
+    left there would be the right bytes for an access that comes too early.
+    """
+    wait_for_devices()
     if hasattr(torch._C, "_host_emptyCache"):
         torch._C._host_emptyCache()
     for segment in torch.cuda.memory_snapshot():
@@ -449,7 +489,7 @@ def overwrite_free_memory(byte: int) -> None:
                 raw = _Raw(block.get("address", address), block["size"])
                 torch.as_tensor(raw, device=f"cuda:{segment['device']}").fill_(byte)
             address += block["size"]
-    torch.cuda.synchronize()
+    wait_for_devices()
 
 
 def _tensors(value: Any) -> list[Any]:
@@ -464,9 +504,9 @@ def _returned(value: Any) -> dict[Any, Any]:
         if isinstance(leaf, (bool, int, float)) or (
             numpy and isinstance(leaf, (numpy.ndarray, numpy.generic))
         ):
-            with contextlib.suppress(TypeError):
+            with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
                 leaf = torch.as_tensor(leaf)
-        if isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, torch.Tensor) and _is_plain(leaf):
             found["result", "", 1, at] = leaf.detach().clone()
     return found
 
