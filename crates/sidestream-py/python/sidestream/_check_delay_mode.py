@@ -476,8 +476,8 @@ def wait_for_devices() -> None:
 
 
 def overwrite_free_memory(byte: int) -> None:
-    """Overwrite the free GPU memory of PyTorch's cache, and release its free pinned memory. What an earlier run
-    left there would be the right bytes for an access that comes too early.
+    """Overwrite the free GPU memory of PyTorch's cache, and release its free pinned memory. What an earlier
+    run left there would be the right bytes for an access that comes too early.
     """
     wait_for_devices()
     if hasattr(torch._C, "_host_emptyCache"):
