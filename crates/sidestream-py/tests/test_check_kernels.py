@@ -367,7 +367,7 @@ def test_launches_of_triton_and_inductor_are_observed(monkeypatch: pytest.Monkey
         recorder.pretend_stream(9)
         # Generated code passes the stream, which need not be the current one.
         CachingAutotuner().run(x, out, 1024, stream=8)
-        assert found.races == (), str(found)
+        assert not found.races, str(found)
         CachingAutotuner().run(x, out, 1024, stream=10)
     kinds = [(race.kind, race.severity) for race in found.races]
     assert sorted(kinds) == [("RAW", "error"), ("WAW", "error")], str(found)

@@ -44,6 +44,7 @@ __all__ = [
     "diagnose",
     "digest",
     "empty_cache",
+    "explored",
     "flatten",
     "image_decoder",
     "note_stream",
