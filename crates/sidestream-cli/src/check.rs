@@ -1,5 +1,6 @@
 //! `sidestream check`: finds every unordered pair of operations that conflict.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use sidestream_program::{
 };
 
 use crate::failure::{Exit, Failure, print, shown, tell};
-use crate::{input, output, reduce, text};
+use crate::{input, output, program, reduce, text};
 
 /// Find races between streams, host threads and the allocator
 ///
@@ -30,7 +31,7 @@ use crate::{input, output, reduce, text};
 pub struct Args {
     /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or Markdown files; - is standard
     /// input
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "program", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one line of JSON for each program instead of text
     #[arg(long)]
@@ -45,6 +46,9 @@ pub struct Args {
     /// The Python interpreter that runs the programs in a Markdown file; it needs the packages `sidestream` and PyTorch
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
+    /// Any CUDA program with its arguments: it runs on its GPU, and is checked by the calls that it makes
+    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["files", "trace", "reduce"])]
+    program: Vec<OsString>,
 }
 
 /// The result of checking one program, the worst last.
@@ -71,6 +75,9 @@ impl Outcome {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
+    if !args.program.is_empty() {
+        return program::check(&args.program);
+    }
     refuse_overwriting(args)?;
     let mut worst = Outcome::Clean;
     for path in &args.files {

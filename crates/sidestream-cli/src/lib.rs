@@ -16,6 +16,8 @@ pub mod measure;
 mod output;
 #[doc(hidden)]
 pub mod overlap;
+#[cfg(target_os = "linux")]
+mod program;
 mod reduce;
 mod roofline;
 mod run;

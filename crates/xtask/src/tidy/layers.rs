@@ -73,10 +73,17 @@ const CRATES: &[(&str, &[&str])] = &[
     ("sidestream-images", &["sidestream"]),
     // Works on pages and signals, and knows nothing of streams.
     ("host-guard", &[]),
+    // Is loaded into programs, and compiled without Cargo for that.
+    ("sidestream-inject", &[]),
     // The two interfaces: the terminal's, and Python's, which includes the command too.
     (
         "sidestream-cli",
-        &["sidestream", "sidestream-program", "sidestream-diagnose"],
+        &[
+            "sidestream",
+            "sidestream-program",
+            "sidestream-diagnose",
+            "sidestream-inject",
+        ],
     ),
     (
         "sidestream-py",

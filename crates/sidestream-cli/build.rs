@@ -1,0 +1,69 @@
+//! Compiles the library that `check -- PROGRAM` and its like load into programs, and compresses it: the command carries it with
+//! itself, so that one file is all there is to install.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use sidestream_inject::SOURCES;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo sets it"));
+    let target = env::var("TARGET").expect("Cargo sets it");
+    let packed = out.join("inject.gz");
+    let library = if target.contains("-linux-") {
+        compiled(&out, &target)
+    } else {
+        Ok(Vec::new())
+    };
+    let library = library.unwrap_or_else(|why| {
+        println!("cargo::warning=`check -- PROGRAM` will not work: {why}");
+        Vec::new()
+    });
+    let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    to.write_all(&library).expect("memory takes it");
+    fs::write(packed, to.finish().expect("memory takes it")).expect("the folder is Cargo's");
+}
+
+fn compiled(out: &Path, target: &str) -> Result<Vec<u8>, String> {
+    let folder = out.join("inject");
+    for (name, text) in SOURCES {
+        let file = folder.join(name);
+        let parent = file.parent().unwrap_or(&folder);
+        let written = fs::create_dir_all(parent).and_then(|()| fs::write(&file, text));
+        written.map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    let library = out.join("libsidestream_inject.so");
+    let mut rustc = Command::new(env::var_os("RUSTC").expect("Cargo sets it"));
+    rustc.args([
+        "--crate-name",
+        "sidestream_inject",
+        "--crate-type",
+        "cdylib",
+        "--edition",
+        "2024",
+        "--cfg",
+        "injected",
+    ]);
+    rustc.args([
+        "-C",
+        "opt-level=2",
+        "-C",
+        "strip=symbols",
+        "-C",
+        "panic=unwind",
+    ]);
+    // The programs that are watched use the C library of their system, even if the command is linked statically with another.
+    rustc.arg("--target").arg(target.replace("-musl", "-gnu"));
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        rustc.arg("-C").arg(format!("linker={}", linker.display()));
+    }
+    rustc.arg("-o").arg(&library).arg(folder.join("lib.rs"));
+    let done = rustc.output().map_err(|error| format!("rustc: {error}"))?;
+    if !done.status.success() {
+        return Err(String::from_utf8_lossy(&done.stderr).replace('\n', " "));
+    }
+    fs::read(&library).map_err(|error| format!("{}: {error}", library.display()))
+}

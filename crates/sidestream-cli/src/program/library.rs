@@ -1,0 +1,74 @@
+//! The library that is loaded into programs, as a file.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+use crate::failure::Failure;
+
+/// The library, compressed; empty where there is none for this system.
+const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inject.gz"));
+
+/// Writes the library into a folder, and returns the file.
+pub fn written(folder: &Path) -> Result<PathBuf, Failure> {
+    let mut library = Vec::new();
+    let unpacked = flate2::read::GzDecoder::new(PACKED).read_to_end(&mut library);
+    if unpacked.is_err() || library.is_empty() {
+        return Err(Failure::input(
+            "this build of the command cannot watch programs: that takes Linux, and a compiler for its C library when the \
+             command is built",
+        ));
+    }
+    let file = folder.join("libsidestream_inject.so");
+    fs::write(&file, library).map_err(|error| Failure::file("write", &file, &error))?;
+    Ok(file)
+}
+
+/// Returns the files in which CUPTI may be, for a program that has not loaded it: the environment variable's, those of the
+/// wheels beside a Python interpreter, and those of the toolkit.
+pub fn cupti(program: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = env::var_os("SIDESTREAM_CUPTI")
+        .map(PathBuf::from)
+        .into_iter()
+        .collect();
+    let environment = program.canonicalize().ok();
+    let near = [Some(program.to_owned()), environment];
+    for python in near.into_iter().flatten() {
+        let Some(prefix) = python.parent().and_then(Path::parent) else {
+            continue;
+        };
+        for lib in folders(&prefix.join("lib"), "python3") {
+            for packages in ["site-packages", "dist-packages"] {
+                let nvidia = lib.join(packages).join("nvidia");
+                found.extend(libraries(&nvidia.join("cu13/lib")));
+                found.extend(libraries(&nvidia.join("cuda_cupti/lib")));
+            }
+        }
+    }
+    for toolkit in folders(Path::new("/usr/local"), "cuda") {
+        found.extend(libraries(&toolkit.join("extras/CUPTI/lib64")));
+        found.extend(libraries(&toolkit.join("lib64")));
+    }
+    found
+}
+
+fn folders(of: &Path, start: &str) -> Vec<PathBuf> {
+    listed(of, |name| name.starts_with(start))
+}
+
+fn libraries(of: &Path) -> Vec<PathBuf> {
+    listed(of, |name| name.starts_with("libcupti.so"))
+}
+
+fn listed(folder: &Path, is_it: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries: io::Result<Vec<_>> = fs::read_dir(folder).and_then(Iterator::collect);
+    let mut found: Vec<PathBuf> = entries
+        .unwrap_or_default()
+        .iter()
+        .filter(|entry| entry.file_name().to_str().is_some_and(&is_it))
+        .map(fs::DirEntry::path)
+        .collect();
+    // The newest version first.
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    found
+}

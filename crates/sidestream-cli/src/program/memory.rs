@@ -1,0 +1,93 @@
+//! The memory of a program: which addresses belong to which allocation.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sidestream::op::{Access, BufferId, Memory, Mode};
+
+/// Memory that the program may use.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    /// The first address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Its buffer.
+    pub buffer: BufferId,
+    /// Its kind.
+    pub memory: Memory,
+    /// Whether it came from `cuMemAllocAsync`.
+    pub stream_ordered: bool,
+    /// Whether a copy or memset has touched a part of it: then a kernel that gets its address may work on another part.
+    pub is_in_parts: bool,
+}
+
+impl Allocation {
+    /// Returns an access to bytes from an address on, as far as they are inside.
+    pub fn access(&self, at: u64, bytes: u64, mode: Mode) -> Access {
+        Access {
+            buffer: self.buffer,
+            start: at - self.start,
+            end: at.saturating_add(bytes).min(self.end) - self.start,
+            mode,
+        }
+    }
+
+    /// Returns an access to all of it.
+    pub fn all(&self, mode: Mode) -> Access {
+        self.access(self.start, self.end - self.start, mode)
+    }
+}
+
+/// All memory of a process.
+#[derive(Default, Debug)]
+pub struct Allocations {
+    by_start: BTreeMap<u64, Allocation>,
+    /// The two buffers of each place and size that take turns: memory that is freed and allocated again is another buffer,
+    /// and a program may do that as often as it likes.
+    buffers: HashMap<(u64, u64, Memory), [Option<BufferId>; 2]>,
+}
+
+impl Allocations {
+    /// Adds memory, in the place of all that lay there. `declare` makes a new buffer.
+    pub fn add(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        memory: Memory,
+        stream_ordered: bool,
+        declare: impl FnOnce() -> BufferId,
+    ) -> &mut Allocation {
+        let end = start.saturating_add(bytes);
+        while let Some((&at, _)) = self
+            .by_start
+            .range(..end)
+            .next_back()
+            .filter(|(_, there)| there.end > start)
+        {
+            self.by_start.remove(&at);
+        }
+        let turns = self.buffers.entry((start, bytes, memory)).or_default();
+        turns.swap(0, 1);
+        let buffer = *turns[0].get_or_insert_with(declare);
+        let range = Allocation {
+            start,
+            end,
+            buffer,
+            memory,
+            stream_ordered,
+            is_in_parts: false,
+        };
+        self.by_start.entry(start).insert_entry(range).into_mut()
+    }
+
+    /// Returns the memory that contains an address.
+    pub fn at(&mut self, address: u64) -> Option<&mut Allocation> {
+        let (_, range) = self.by_start.range_mut(..=address).next_back()?;
+        (address < range.end).then_some(range)
+    }
+
+    /// Removes the memory that begins at an address.
+    pub fn remove(&mut self, start: u64) -> Option<Allocation> {
+        self.by_start.remove(&start)
+    }
+}

@@ -1,0 +1,14 @@
+//! Runs any CUDA program and listens to its calls: `check -- PROGRAM`.
+//!
+//! The program runs as it is. A library that CUDA's driver loads into it ([`library`]) writes each call into a ring
+//! ([`ring`]), from which the command makes operations ([`translate`]) while the program runs.
+
+mod check;
+mod kernel;
+mod library;
+mod memory;
+mod ring;
+mod session;
+mod translate;
+
+pub use check::main as check;

@@ -1,0 +1,186 @@
+//! A run of a program that is listened to.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use sidestream_inject::wire;
+
+use super::library;
+use super::ring::SharedRing;
+use super::translate::{Hears, Process};
+use crate::failure::{Failure, shown};
+use crate::system;
+
+/// A program that runs, and the rings of its processes.
+pub struct Session<T> {
+    folder: PathBuf,
+    child: Child,
+    processes: Vec<(SharedRing, Process, T)>,
+    /// Files in the folder that are open, or that cannot be.
+    known: HashMap<PathBuf, Option<String>>,
+    /// Makes the receiver of a process, by the process's number.
+    begin: Box<dyn FnMut(u32) -> T>,
+}
+
+/// How a run ended.
+pub struct Finished<T> {
+    /// How the program ended.
+    pub status: ExitStatus,
+    /// By process that initialized CUDA: its number, what is known of it, and its receiver.
+    pub processes: Vec<(u32, Process, T)>,
+    /// What could not be read.
+    pub problems: Vec<String>,
+}
+
+/// The time for which the command sleeps if no ring has anything new.
+const PAUSE: Duration = Duration::from_micros(500);
+
+impl<T: Hears> Session<T> {
+    /// Starts a program.
+    pub fn start(
+        program: &[OsString],
+        begin: impl FnMut(u32) -> T + 'static,
+    ) -> Result<Session<T>, Failure> {
+        let (name, arguments) = program
+            .split_first()
+            .ok_or_else(|| Failure::input("name a program after `--`"))?;
+        let folder = folder()?;
+        let started = library::written(&folder).and_then(|library| {
+            let mut command = Command::new(name);
+            command.args(arguments);
+            command.env("CUDA_INJECTION64_PATH", library);
+            command.env(wire::FOLDER, &folder);
+            command.env(wire::READER, std::process::id().to_string());
+            let cupti = env::join_paths(library::cupti(&found(name)));
+            command.env(wire::CUPTI, cupti.unwrap_or_default());
+            let failed =
+                |error| Failure::input(format!("cannot start {}: {error}", shown(Path::new(name))));
+            command.spawn().map_err(failed)
+        });
+        match started {
+            Ok(child) => Ok(Session {
+                folder,
+                child,
+                processes: Vec::new(),
+                known: HashMap::new(),
+                begin: Box::new(begin),
+            }),
+            Err(failure) => {
+                let _ = fs::remove_dir_all(&folder);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Listens until the program has ended.
+    pub fn listen(mut self) -> Result<Finished<T>, Failure> {
+        let mut problems = Vec::new();
+        let status = loop {
+            // What is written before the program ends is read after it has ended.
+            let ended = self
+                .child
+                .try_wait()
+                .map_err(|error| Failure::input(format!("cannot wait for the program: {error}")))?;
+            self.open(&mut problems);
+            let mut is_new = true;
+            while is_new {
+                is_new = false;
+                for (ring, process, told) in &mut self.processes {
+                    match ring.take(|head, record| process.take(head, record, told)) {
+                        Ok(some) => is_new |= some,
+                        Err(error) => {
+                            let problem = format!(
+                                "the calls of process {} cannot be read: {error}",
+                                ring.pid
+                            );
+                            if process.problem.is_none() {
+                                process.problem = Some(problem);
+                            }
+                        }
+                    }
+                }
+                if ended.is_none() && is_new {
+                    self.open(&mut problems);
+                }
+            }
+            match ended {
+                Some(status) => break status,
+                None => thread::sleep(PAUSE),
+            }
+        };
+        let _ = fs::remove_dir_all(&self.folder);
+        let processes = self.processes.into_iter();
+        let processes = processes
+            .map(|(ring, process, told)| (ring.pid, process, told))
+            .collect();
+        Ok(Finished {
+            status,
+            processes,
+            problems,
+        })
+    }
+
+    /// Opens rings that are new.
+    fn open(&mut self, problems: &mut Vec<String>) {
+        let Ok(entries) = fs::read_dir(&self.folder) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let is_ring = path
+                .file_stem()
+                .is_some_and(|stem| stem.to_string_lossy().parse::<u32>().is_ok());
+            if !is_ring || self.known.contains_key(&path) {
+                continue;
+            }
+            match SharedRing::open(&path) {
+                Ok(None) => {}
+                Ok(Some(ring)) => {
+                    let told = (self.begin)(ring.pid);
+                    self.processes.push((ring, Process::default(), told));
+                    self.known.insert(path, None);
+                }
+                Err(error) => {
+                    problems.push(format!("cannot read {}: {error}", shown(&path)));
+                    self.known.insert(path, Some(error.to_string()));
+                }
+            }
+        }
+    }
+}
+
+/// Creates a folder for the rings, in memory where there is room.
+fn folder() -> Result<PathBuf, Failure> {
+    let memory = PathBuf::from("/dev/shm");
+    let of = if memory.is_dir() {
+        memory
+    } else {
+        env::temp_dir()
+    };
+    let mut last = None;
+    for number in 0..1000 {
+        let folder = of.join(format!("sidestream-{}-{number}", std::process::id()));
+        match system::create_private(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) => last = Some(Failure::file("create", &folder, &error)),
+        }
+    }
+    Err(last.unwrap_or_else(|| Failure::input("there is no folder for temporary files")))
+}
+
+/// Returns the file of a program, as the system finds it.
+fn found(name: &OsString) -> PathBuf {
+    let path = Path::new(name);
+    if path.components().count() > 1 {
+        return path.to_owned();
+    }
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&folders)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file());
+    found.unwrap_or_else(|| path.to_owned())
+}

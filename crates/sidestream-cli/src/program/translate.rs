@@ -1,0 +1,671 @@
+//! Makes operations of the calls of a process.
+//!
+//! Does is not known is taken in the program's favour, so that an error is one: a stream of which the creation was not heard is a
+//! blocking one; what a thread has waited for counts as known to every thread that calls later, since locks and queues between
+//! threads are not seen; a kernel touches the memory to which its parameters point, but only at that address.
+
+use std::collections::HashMap;
+
+use sidestream::log::{Record, Within};
+use sidestream::op::{
+    Access, Accesses, BufferId, DeviceId, EventId, FlagId, Kind, Memory, Mode, Op, OpId, SiteId,
+    StreamId, StreamKind, ThreadId,
+};
+use sidestream_inject::calls::{ApiCall, CALLS, Does, Made, PARAMETER, Word};
+use sidestream_inject::wire::{CALL_WORDS, Head, Tag};
+
+use super::kernel::KnownKernel;
+use super::memory::{Allocation, Allocations};
+
+/// Receives what a process did.
+pub trait Hears {
+    /// Takes the next declaration or call.
+    fn take(&mut self, record: &Record<'_>);
+}
+
+/// The state of a process, as its calls told it.
+#[derive(Default)]
+pub struct Process {
+    ops: u32,
+    threads: HashMap<u32, ThreadId>,
+    /// By thread: the device that was told last.
+    devices: Vec<DeviceId>,
+    /// The thread of the last call.
+    last: Option<ThreadId>,
+    /// The thread that has waited for the device since calls of another were told.
+    waited: Option<ThreadId>,
+    contexts: HashMap<u64, DeviceId>,
+    streams: HashMap<Handle, StreamId>,
+    declared_streams: u32,
+    /// Streams that were destroyed, for new ones of the same kind: the number of streams is bounded.
+    spare_streams: HashMap<(DeviceId, StreamKind), Vec<StreamId>>,
+    kinds: Vec<(DeviceId, StreamKind)>,
+    events: HashMap<u64, EventId>,
+    spare_events: Vec<EventId>,
+    declared_events: u32,
+    sites: HashMap<(u16, u64), SiteId>,
+    /// The buffer that stands for all addresses, in which all others lie.
+    everything: Option<BufferId>,
+    buffers: u32,
+    memory: Allocations,
+    kernels: HashMap<u64, KnownKernel>,
+    /// Why the process was not heard.
+    pub problem: Option<String>,
+    /// Whether it ended by itself.
+    pub has_ended: bool,
+    /// The number of calls.
+    pub calls: u64,
+}
+
+/// A stream, by what names it in a call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Handle {
+    Legacy(DeviceId),
+    PerThread(DeviceId, ThreadId),
+    Created(u64),
+}
+
+/// The addresses that CUDA uses.
+const ADDRESSES: u64 = 1 << 57;
+
+/// A call that is being translated.
+struct Now<'a> {
+    words: &'a [u64],
+    per_thread: bool,
+    thread: ThreadId,
+    device: DeviceId,
+    site: SiteId,
+}
+
+impl Now<'_> {
+    fn word(&self, at: Word) -> u64 {
+        self.words.get(usize::from(at)).copied().unwrap_or(0)
+    }
+}
+
+impl Process {
+    /// Takes a record of the ring, without its first word.
+    pub fn take(&mut self, head: Head, record: &[u64], out: &mut dyn Hears) {
+        match head.tag {
+            Tag::Call => self.call(head, record, out),
+            Tag::Kernel => {
+                if let Some((&kernel, name)) = record.split_first() {
+                    self.kernels
+                        .insert(kernel, KnownKernel::new(&text(name, head.index)));
+                }
+            }
+            Tag::Problem => self.problem = Some(text(record, head.index)),
+            Tag::End => self.has_ended = true,
+            Tag::Note | Tag::Skip => {}
+        }
+    }
+
+    fn call(&mut self, head: Head, record: &[u64], out: &mut dyn Hears) {
+        let Some((before, words)) = record.split_at_checked(CALL_WORDS - 1) else {
+            return;
+        };
+        let Some(call) = CALLS.get(usize::from(head.index)) else {
+            return;
+        };
+        let (thread, result) = (before[0] as u32, (before[0] >> 32) as u32);
+        if result != 0 {
+            return;
+        }
+        self.calls += 1;
+        let device = self.contexts.get(&before[1]).copied().unwrap_or_default();
+        let thread = self.thread(thread, out);
+        self.hand_over(thread, out);
+        let site = self.site(head.index, call, words, out);
+        let now = Now {
+            words,
+            per_thread: head.per_thread,
+            thread,
+            device,
+            site,
+        };
+        self.does(call, &now, out);
+    }
+
+    fn does(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+        let word = |at| now.word(at);
+        match call.what {
+            Does::Context(context, device, shift) => {
+                let device = DeviceId((word(device) >> shift) as u32 & 0xff);
+                self.contexts.insert(word(context), device);
+            }
+            Does::Unload => {}
+            Does::StreamCreate(stream, flags) => {
+                let kind = match word(flags) & 1 {
+                    0 => StreamKind::Blocking,
+                    _ => StreamKind::NonBlocking,
+                };
+                let id = self.new_stream(kind, now.device, out);
+                self.streams.insert(Handle::Created(word(stream)), id);
+                self.op(now, Kind::CreateStream { stream: id }, &[], out);
+            }
+            Does::StreamDestroy(stream) => {
+                if let Some(id) = self.streams.remove(&Handle::Created(word(stream))) {
+                    self.op(now, Kind::DestroyStream { stream: id }, &[], out);
+                    let kind = self.kinds[id.0 as usize];
+                    self.spare_streams.entry(kind).or_default().push(id);
+                }
+            }
+            Does::StreamSynchronize(stream) => {
+                let stream = self.stream(now, word(stream), out);
+                self.waits(now, Kind::SyncStream { stream }, out);
+            }
+            Does::StreamQuery(stream) => {
+                let stream = self.stream(now, word(stream), out);
+                self.waits(now, Kind::QueryStream { stream, done: true }, out);
+            }
+            Does::ContextSynchronize => {
+                let device = Some(now.device);
+                self.waits(now, Kind::SyncDevice { device }, out);
+            }
+            Does::EventCreate(event, flags) => {
+                // `CU_EVENT_DISABLE_TIMING`.
+                let id = self.new_event(word(flags) & 2 == 0, out);
+                self.events.insert(word(event), id);
+                self.op(now, Kind::CreateEvent { event: id }, &[], out);
+            }
+            Does::EventDestroy(event) => {
+                if let Some(id) = self.events.remove(&word(event)) {
+                    self.op(now, Kind::DestroyEvent { event: id }, &[], out);
+                    self.spare_events.push(id);
+                }
+            }
+            Does::EventRecord(event, stream) => {
+                let event = self.event(word(event), out);
+                let stream = self.stream(now, word(stream), out);
+                self.op(now, Kind::Record { event, stream }, &[], out);
+            }
+            Does::EventWait(stream, event) => {
+                let event = self.event(word(event), out);
+                let stream = self.stream(now, word(stream), out);
+                self.op(now, Kind::Wait { stream, event }, &[], out);
+            }
+            Does::EventSynchronize(event) => {
+                let event = self.event(word(event), out);
+                self.waits(now, Kind::SyncEvent { event }, out);
+            }
+            Does::EventQuery(event) => {
+                let event = self.event(word(event), out);
+                self.waits(now, Kind::QueryEvent { event, done: true }, out);
+            }
+            // A time that was returned: both events were complete.
+            Does::EventElapsed(from, to) => {
+                for event in [from, to] {
+                    let event = self.event(word(event), out);
+                    self.waits(now, Kind::QueryEvent { event, done: true }, out);
+                }
+            }
+            _ => self.memory_or_work(call, now, out),
+        }
+    }
+
+    /// A call that makes or ends memory, or submits work.
+    fn memory_or_work(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+        let word = |at| now.word(at);
+        match call.what {
+            Does::Alloc(at, bytes, kind) | Does::Register(at, bytes, kind) => {
+                let memory = match kind {
+                    Made::Pinned | Made::Registered => Memory::Pinned,
+                    Made::Managed => Memory::Managed,
+                    Made::Device | Made::Mapped | Made::Global | Made::Foreign => Memory::Device,
+                };
+                self.made(now, word(at), word(bytes), memory, Kind::CudaMalloc, out);
+            }
+            Does::AllocPitch(at, pitch, height) => {
+                let bytes = word(pitch).saturating_mul(word(height));
+                self.made(now, word(at), bytes, Memory::Device, Kind::CudaMalloc, out);
+            }
+            Does::AllocAsync(at, bytes, stream) => {
+                let stream = self.stream(now, word(stream), out);
+                let kind = Kind::MallocAsync { stream };
+                self.made(now, word(at), word(bytes), Memory::Device, kind, out);
+            }
+            Does::Free(at, kind) => {
+                if let Some(range) = self.memory.remove(word(at)) {
+                    let kind = match kind {
+                        Made::Pinned | Made::Registered => Kind::FreePinned,
+                        _ => Kind::CudaFree {
+                            stream_ordered: range.stream_ordered,
+                        },
+                    };
+                    self.current(now, out);
+                    self.op(now, kind, &[range.all(Mode::Write)], out);
+                }
+            }
+            Does::FreeAsync(at, stream) => {
+                let stream = self.stream(now, word(stream), out);
+                if let Some(range) = self.memory.remove(word(at)) {
+                    self.op(
+                        now,
+                        Kind::FreeAsync { stream },
+                        &[range.all(Mode::Write)],
+                        out,
+                    );
+                }
+            }
+            Does::Copy(to, from, bytes, stream) => {
+                let stream = stream.map(word);
+                self.copy(
+                    now,
+                    (word(to), word(bytes)),
+                    (word(from), word(bytes)),
+                    stream,
+                    out,
+                );
+            }
+            Does::Copy2D(first, stream) => {
+                let (height, width) = (word(first + 15), word(first + 14));
+                let side = |first| CopySide::of(now, first, 6).area(width, height, 1);
+                let stream = stream.map(word);
+                self.copy(now, side(first + 7), side(first), stream, out);
+            }
+            Does::Copy3D(first, stream) => {
+                let [width, height, depth] = [22, 23, 24].map(|at| word(first + at));
+                let side = |first| CopySide::of_3d(now, first).area(width, height, depth);
+                let stream = stream.map(word);
+                self.copy(now, side(first + 11), side(first), stream, out);
+            }
+            Does::Memset(at, count, bytes, stream) => {
+                let bytes = word(count).saturating_mul(u64::from(bytes));
+                self.memset(now, word(at), bytes, stream.map(word), out);
+            }
+            Does::Memset2D(at, pitch, width, height, bytes, stream) => {
+                let rows = word(pitch).saturating_mul(word(height).saturating_sub(1));
+                let bytes = rows.saturating_add(word(width).saturating_mul(u64::from(bytes)));
+                self.memset(now, word(at), bytes, stream.map(word), out);
+            }
+            Does::Launch(kernel, stream, ..) => {
+                let rest = now.words.get(usize::from(call.words)..).unwrap_or_default();
+                self.launch(now, word(kernel), word(stream), rest, out);
+            }
+            Does::LaunchEx(kernel, config, ..) => {
+                let attributes = usize::from(config) + 7;
+                let parameters = (word(attributes as u8) as usize).saturating_add(attributes + 1);
+                let rest = now.words.get(parameters..).unwrap_or_default();
+                self.launch(now, word(kernel), word(config + 4), rest, out);
+            }
+            Does::HostFunction(stream) => {
+                let stream = self.stream(now, word(stream), out);
+                self.op(
+                    now,
+                    Kind::HostFunc {
+                        stream,
+                        raises: None,
+                    },
+                    &[],
+                    out,
+                );
+            }
+            _ => {}
+        }
+    }
+
+    // -------------------------------------------------------------- work
+
+    fn copy(
+        &mut self,
+        now: &Now<'_>,
+        to: (u64, u64),
+        from: (u64, u64),
+        stream: Option<u64>,
+        out: &mut dyn Hears,
+    ) {
+        let mut accesses = Accesses::new();
+        let from_memory = self.touched(from, Mode::Read, &mut accesses);
+        let to_memory = self.touched(to, Mode::Write, &mut accesses);
+        // The driver guesses in the same way where it is told an address only.
+        let (from, to) = (
+            from_memory.unwrap_or(Memory::Pageable),
+            to_memory.unwrap_or(Memory::Pageable),
+        );
+        match stream {
+            Some(stream) => {
+                let stream = self.stream(now, stream, out);
+                self.op(now, Kind::Copy { stream, from, to }, &accesses, out);
+            }
+            None if now.per_thread => {
+                let stream = self.stream(now, 0, out);
+                self.op(now, Kind::Copy { stream, from, to }, &accesses, out);
+                if from.is_host() || to.is_host() {
+                    self.waits(now, Kind::SyncStream { stream }, out);
+                }
+            }
+            None => {
+                self.current(now, out);
+                self.op(now, Kind::CopyBlocking { from, to }, &accesses, out);
+                if from.is_host() || to.is_host() {
+                    self.waited = Some(now.thread);
+                }
+            }
+        }
+    }
+
+    fn memset(
+        &mut self,
+        now: &Now<'_>,
+        at: u64,
+        bytes: u64,
+        stream: Option<u64>,
+        out: &mut dyn Hears,
+    ) {
+        let mut accesses = Accesses::new();
+        let to = self
+            .touched((at, bytes), Mode::Write, &mut accesses)
+            .unwrap_or(Memory::Device);
+        match stream {
+            None if !now.per_thread => {
+                self.current(now, out);
+                self.op(now, Kind::MemsetBlocking { to }, &accesses, out);
+            }
+            stream => {
+                let stream = self.stream(now, stream.unwrap_or(0), out);
+                self.op(now, Kind::Memset { stream }, &accesses, out);
+            }
+        }
+    }
+
+    /// Appends the access to some bytes from an address on, if they are in known memory; returns its kind.
+    fn touched(
+        &mut self,
+        (at, bytes): (u64, u64),
+        mode: Mode,
+        into: &mut Accesses,
+    ) -> Option<Memory> {
+        let range = self.memory.at(at)?;
+        range.is_in_parts |= at != range.start || at.saturating_add(bytes) < range.end;
+        into.push(range.access(at, bytes, mode));
+        Some(range.memory)
+    }
+
+    fn launch(
+        &mut self,
+        now: &Now<'_>,
+        kernel: u64,
+        stream: u64,
+        rest: &[u64],
+        out: &mut dyn Hears,
+    ) {
+        let stream = self.stream(now, stream, out);
+        let mut accesses = Accesses::new();
+        if let Some((&others, addresses)) = rest.split_first() {
+            let kernel = self.kernels.entry(kernel).or_default();
+            for pair in addresses
+                .chunks_exact(2)
+                .filter(|pair| pair[0] & PARAMETER != 0)
+            {
+                let (parameter, address) = ((pair[0] >> 32) as u32 & 0x7fff_ffff, pair[1]);
+                let Some(range) = self.memory.at(address) else {
+                    continue;
+                };
+                let is_by_number = kernel.launched(address, others);
+                if range.is_in_parts && address == range.start && is_by_number {
+                    continue;
+                }
+                let mode = if kernel.reads_only(parameter) {
+                    Mode::Read
+                } else {
+                    Mode::Write
+                };
+                accesses.push(range.access(address, 1, mode));
+            }
+        }
+        self.op(now, Kind::kernel(stream), &accesses, out);
+    }
+
+    fn made(
+        &mut self,
+        now: &Now<'_>,
+        at: u64,
+        bytes: u64,
+        memory: Memory,
+        kind: Kind,
+        out: &mut dyn Hears,
+    ) {
+        if at == 0 || bytes == 0 || at.saturating_add(bytes) > ADDRESSES {
+            return;
+        }
+        let everything = *self.everything.get_or_insert_with(|| {
+            out.take(&Record::buffer(
+                Memory::Device,
+                ADDRESSES,
+                None,
+                "all memory",
+            ));
+            self.buffers += 1;
+            BufferId(self.buffers - 1)
+        });
+        let buffers = &mut self.buffers;
+        let stream_ordered = matches!(kind, Kind::MallocAsync { .. });
+        let range = self.memory.add(at, bytes, memory, stream_ordered, || {
+            let within = Some(Within {
+                buffer: everything,
+                start: at,
+            });
+            let name = format!("{at:#x}");
+            out.take(&Record::buffer(memory, bytes, within, name));
+            *buffers += 1;
+            BufferId(*buffers - 1)
+        });
+        let all: Vec<Access> = if stream_ordered {
+            vec![Allocation::all(range, Mode::Write)]
+        } else {
+            vec![]
+        };
+        self.op(now, kind, &all, out);
+    }
+
+    // -------------------------------------------------------------- what calls name
+
+    fn op(&mut self, now: &Now<'_>, kind: Kind, accesses: &[Access], out: &mut dyn Hears) {
+        let op = Op {
+            id: OpId(self.ops),
+            thread: now.thread,
+            site: now.site,
+            kind,
+            accesses: accesses.iter().copied().collect(),
+        };
+        self.ops += 1;
+        out.take(&Record::op(&op));
+    }
+
+    /// A call by which its thread waits for the device, or learns that it has completed something.
+    fn waits(&mut self, now: &Now<'_>, kind: Kind, out: &mut dyn Hears) {
+        self.op(now, kind, &[], out);
+        self.waited = Some(now.thread);
+    }
+
+    /// Tells the device in whose context the thread is, for calls that name none.
+    fn current(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
+        let told = &mut self.devices[now.thread.0 as usize];
+        if std::mem::replace(told, now.device) != now.device {
+            self.op(now, Kind::SetDevice { device: now.device }, &[], out);
+        }
+    }
+
+    /// If another thread has waited since, what it knows counts as known to this one.
+    fn hand_over(&mut self, thread: ThreadId, out: &mut dyn Hears) {
+        let last = self.last.replace(thread);
+        let Some(waited) = self
+            .waited
+            .filter(|waited| *waited != thread && last != Some(thread))
+        else {
+            return;
+        };
+        let site = self.sites[&(u16::MAX, 0)];
+        let flag = FlagId(0);
+        for (thread, kind) in [
+            (waited, Kind::SetFlag { flag }),
+            (thread, Kind::WaitFlag { flag }),
+        ] {
+            let now = Now {
+                words: &[],
+                per_thread: false,
+                thread,
+                device: DeviceId(0),
+                site,
+            };
+            self.op(&now, kind, &[], out);
+        }
+    }
+
+    fn thread(&mut self, number: u32, out: &mut dyn Hears) -> ThreadId {
+        if let Some(&known) = self.threads.get(&number) {
+            return known;
+        }
+        if self.threads.is_empty() {
+            out.take(&Record::site("handed over between threads"));
+            self.sites.insert((u16::MAX, 0), SiteId(0));
+        }
+        let id = ThreadId(self.threads.len() as u32);
+        let name = match id.0 {
+            0 => "main".to_owned(),
+            _ => format!("thread {number}"),
+        };
+        out.take(&Record::thread(name));
+        self.threads.insert(number, id);
+        self.devices.push(DeviceId(0));
+        id
+    }
+
+    fn site(&mut self, row: u16, call: &ApiCall, words: &[u64], out: &mut dyn Hears) -> SiteId {
+        let kernel = match call.what {
+            Does::Launch(kernel, ..) | Does::LaunchEx(kernel, ..) => {
+                words.get(usize::from(kernel)).copied().unwrap_or(0)
+            }
+            _ => 0,
+        };
+        let fresh = SiteId(self.sites.len() as u32);
+        *self.sites.entry((row, kernel)).or_insert_with(|| {
+            let text = match self.kernels.get(&kernel) {
+                Some(kernel) if !kernel.name.is_empty() => &kernel.name,
+                _ => call.name,
+            };
+            out.take(&Record::site(text));
+            fresh
+        })
+    }
+
+    fn stream(&mut self, now: &Now<'_>, handle: u64, out: &mut dyn Hears) -> StreamId {
+        // `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
+        let handle = match handle {
+            0 if !now.per_thread => Handle::Legacy(now.device),
+            1 => Handle::Legacy(now.device),
+            0 | 2 => Handle::PerThread(now.device, now.thread),
+            other => Handle::Created(other),
+        };
+        if let Some(&known) = self.streams.get(&handle) {
+            return known;
+        }
+        let kind = match handle {
+            Handle::Legacy(_) => StreamKind::Legacy,
+            Handle::PerThread(..) => StreamKind::PerThread,
+            Handle::Created(_) => StreamKind::Blocking,
+        };
+        let id = self.new_stream(kind, now.device, out);
+        self.streams.insert(handle, id);
+        id
+    }
+
+    fn new_stream(&mut self, kind: StreamKind, device: DeviceId, out: &mut dyn Hears) -> StreamId {
+        if let Some(spare) = self
+            .spare_streams
+            .get_mut(&(device, kind))
+            .and_then(Vec::pop)
+        {
+            return spare;
+        }
+        let id = StreamId(self.declared_streams);
+        let name = match kind {
+            StreamKind::Legacy => "the default stream".to_owned(),
+            StreamKind::PerThread => "the thread's default stream".to_owned(),
+            StreamKind::Blocking | StreamKind::NonBlocking => format!("stream {}", id.0),
+        };
+        out.take(&Record::stream(kind, device, name));
+        self.declared_streams += 1;
+        self.kinds.push((device, kind));
+        id
+    }
+
+    fn event(&mut self, handle: u64, out: &mut dyn Hears) -> EventId {
+        if let Some(&known) = self.events.get(&handle) {
+            return known;
+        }
+        let id = self.new_event(false, out);
+        self.events.insert(handle, id);
+        id
+    }
+
+    fn new_event(&mut self, timing: bool, out: &mut dyn Hears) -> EventId {
+        self.spare_events.pop().unwrap_or_else(|| {
+            let id = EventId(self.declared_events);
+            out.take(&Record::event(timing, None, format!("event {}", id.0)));
+            self.declared_events += 1;
+            id
+        })
+    }
+}
+
+/// One side of a copy of an area.
+struct CopySide {
+    start: u64,
+    pitch: u64,
+    slice: u64,
+}
+
+impl CopySide {
+    /// The side of `CUDA_MEMCPY2D` whose fields begin at this word.
+    fn of(now: &Now<'_>, first: Word, pitch: Word) -> CopySide {
+        let [x, y, kind, host, device] = [0, 1, 2, 3, 4].map(|at| now.word(first + at));
+        let pitch = now.word(first + pitch);
+        let start = CopySide::address(kind, host, device);
+        CopySide {
+            start: start.wrapping_add(x).wrapping_add(y.wrapping_mul(pitch)),
+            pitch,
+            slice: 0,
+        }
+    }
+
+    /// The side of `CUDA_MEMCPY3D` whose fields begin at this word.
+    fn of_3d(now: &Now<'_>, first: Word) -> CopySide {
+        let [x, y, z, kind, host, device] = [0, 1, 2, 4, 5, 6].map(|at| now.word(first + at));
+        let [pitch, height] = [9, 10].map(|at| now.word(first + at));
+        let slice = pitch.wrapping_mul(height);
+        let start = CopySide::address(kind, host, device).wrapping_add(x);
+        let start = start
+            .wrapping_add(y.wrapping_mul(pitch))
+            .wrapping_add(z.wrapping_mul(slice));
+        CopySide {
+            start,
+            pitch,
+            slice,
+        }
+    }
+
+    /// The address, by `CUmemorytype`: of the host (1), or of the device (2) or unified (4). An array (3) has none.
+    fn address(kind: u64, host: u64, device: u64) -> u64 {
+        match kind as u32 {
+            1 => host,
+            2 | 4 => device,
+            _ => 0,
+        }
+    }
+
+    /// The address and the number of bytes from the first to the last.
+    fn area(&self, width: u64, height: u64, depth: u64) -> (u64, u64) {
+        let rows = self.pitch.saturating_mul(height.saturating_sub(1));
+        let slices = self.slice.saturating_mul(depth.saturating_sub(1));
+        (
+            self.start,
+            slices.saturating_add(rows).saturating_add(width),
+        )
+    }
+}
+
+fn text(words: &[u64], bytes: u16) -> String {
+    let all: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    String::from_utf8_lossy(&all[..usize::from(bytes).min(all.len())]).into_owned()
+}

@@ -1,0 +1,138 @@
+//! CUPTI's functions, which are looked up in the user's own library.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::offset_of;
+
+use crate::system::Library;
+
+/// The data of a callback for a call: `CUpti_CallbackData`.
+#[repr(C)]
+pub struct Data {
+    /// Zero before the call, one after it.
+    pub site: c_int,
+    /// The name of the function.
+    pub function: *const c_char,
+    /// The arguments, as a structure.
+    pub arguments: *const u64,
+    /// The result, after the call.
+    pub result: *const c_int,
+    /// The name of the kernel that is launched.
+    pub kernel: *const c_char,
+    /// The current context of the thread.
+    pub context: u64,
+    /// The number of the context.
+    pub context_number: u32,
+    /// A word for the tool that is the same before and after the call.
+    pub kept: *mut u64,
+    /// The number of the call.
+    pub correlation: u32,
+}
+
+/// The function that CUPTI calls.
+pub type Callback = extern "C" fn(*mut c_void, c_int, u32, *const Data);
+
+/// The domain of the driver's functions.
+pub const DRIVER: c_int = 1;
+
+type Subscriber = *mut c_void;
+
+/// `CUpti_SubscriberParams`.
+#[repr(C)]
+struct Terms {
+    bytes: usize,
+    name: *const c_char,
+    other: *mut c_char,
+    other_bytes: usize,
+    shares: u8,
+}
+
+/// A subscription, by which the calls are heard.
+pub struct Cupti {
+    library: Library,
+    subscriber: Subscriber,
+}
+
+/// Why there is no subscription.
+pub enum NotSubscribed {
+    /// The library lacks a function.
+    Unknown,
+    /// Another tool has subscribed; its name, if the library tells it.
+    Taken(String),
+    /// CUPTI's error.
+    Error(c_int),
+}
+
+impl Cupti {
+    /// Subscribes. Nothing is heard yet.
+    pub fn subscribe(library: Library, callback: Callback) -> Result<Cupti, NotSubscribed> {
+        // `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
+        const TAKEN: c_int = 39;
+        // `CUPTI_ERROR_INVALID_PARAMETER`.
+        const INVALID: c_int = 1;
+        let mut subscriber: Subscriber = std::ptr::null_mut();
+        let mut other = [0 as c_char; 128];
+        type SharedFn =
+            unsafe extern "C" fn(*mut Subscriber, Callback, *mut c_void, *mut Terms) -> c_int;
+        type AloneFn = unsafe extern "C" fn(*mut Subscriber, Callback, *mut c_void) -> c_int;
+        // SAFETY: the types are those of CUPTI's header.
+        let (shared, alone) = unsafe {
+            (
+                library.function::<SharedFn>(c"cuptiSubscribe_v2"),
+                library.function::<AloneFn>(c"cuptiSubscribe"),
+            )
+        };
+        let answer = match (shared, alone) {
+            (Some(subscribe), _) => {
+                let mut terms = Terms {
+                    bytes: size_of::<Terms>(),
+                    name: c"sidestream".as_ptr(),
+                    other: other.as_mut_ptr(),
+                    other_bytes: other.len(),
+                    shares: 1,
+                };
+                let mut ask = |bytes| {
+                    terms.bytes = bytes;
+                    // SAFETY: the pointers are valid for the call; the callback stays.
+                    unsafe {
+                        subscribe(&mut subscriber, callback, std::ptr::null_mut(), &mut terms)
+                    }
+                };
+                // Before CUPTI 13.2, the structure ended before the word that asks to share.
+                match ask(size_of::<Terms>()) {
+                    INVALID => ask(offset_of!(Terms, shares)),
+                    answer => answer,
+                }
+            }
+            // SAFETY: as above.
+            (None, Some(subscribe)) => unsafe {
+                subscribe(&mut subscriber, callback, std::ptr::null_mut())
+            },
+            (None, None) => return Err(NotSubscribed::Unknown),
+        };
+        match answer {
+            0 => Ok(Cupti {
+                library,
+                subscriber,
+            }),
+            TAKEN => {
+                let last = other.len() - 1;
+                other[last] = 0;
+                // SAFETY: the array ends with a zero.
+                let name = unsafe { CStr::from_ptr(other.as_ptr()) };
+                Err(NotSubscribed::Taken(name.to_string_lossy().into_owned()))
+            }
+            error => Err(NotSubscribed::Error(error)),
+        }
+    }
+
+    /// Hears a call of the driver from now on. Returns whether this CUPTI knows it.
+    pub fn hear(&self, call: u16) -> bool {
+        type EnableFn = unsafe extern "C" fn(u32, Subscriber, c_int, u32) -> c_int;
+        // SAFETY: the type is that of CUPTI's header.
+        let enable = unsafe { self.library.function::<EnableFn>(c"cuptiEnableCallback") };
+        // SAFETY: the subscriber is CUPTI's own.
+        enable.is_some_and(
+            |enable| unsafe { enable(1, self.subscriber, DRIVER, u32::from(call)) } == 0,
+        )
+    }
+}

@@ -1,0 +1,184 @@
+//! The parameters of kernels: which words of them may be addresses.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::calls::PARAMETER;
+use crate::system::Library;
+
+type ParameterFn = unsafe extern "C" fn(u64, usize, *mut usize, *mut usize) -> c_int;
+
+/// What is known of kernels, by their handles.
+pub struct Kernels {
+    known: Mutex<HashMap<u64, &'static [Parameter]>>,
+    of_function: Option<ParameterFn>,
+    of_kernel: Option<ParameterFn>,
+    /// All memory that calls made known lies between these addresses.
+    lowest: AtomicU64,
+    highest: AtomicU64,
+}
+
+/// The place of a parameter in the buffer of all, in bytes.
+#[derive(Clone, Copy)]
+struct Parameter {
+    offset: usize,
+    bytes: usize,
+}
+
+/// A launch's parameters, as the driver takes them.
+#[derive(Clone, Copy)]
+pub struct LaunchArguments {
+    /// An array of pointers, one to each parameter; or null.
+    pub parameters: *const *const u8,
+    /// An array with the buffer of all parameters; or null.
+    pub extra: *const *const u8,
+}
+
+/// The largest number of addresses that is written of one launch.
+const MAX_ADDRESSES: usize = 256;
+
+impl Kernels {
+    /// Finds the driver's functions.
+    pub fn new() -> Kernels {
+        let driver = Library::loaded("libcuda.so.1");
+        let find = |name: &CStr| {
+            // SAFETY: the type is that of `cuda.h`.
+            driver.and_then(|driver| unsafe { driver.function::<ParameterFn>(name) })
+        };
+        Kernels {
+            known: Mutex::new(HashMap::new()),
+            of_function: find(c"cuFuncGetParamInfo"),
+            of_kernel: find(c"cuKernelGetParamInfo"),
+            lowest: AtomicU64::new(u64::MAX),
+            highest: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes note of memory: words that lie in it may be addresses.
+    pub fn made(&self, at: u64, bytes: u64) {
+        self.lowest.fetch_min(at, Ordering::Relaxed);
+        self.highest
+            .fetch_max(at.saturating_add(bytes), Ordering::Relaxed);
+    }
+
+    /// Returns the parameters of a kernel, and whether this is the first time.
+    fn of(&self, kernel: u64) -> (&'static [Parameter], bool) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parameters) = known.get(&kernel) {
+            return (parameters, false);
+        }
+        let ask = |function: Option<ParameterFn>| {
+            let function = function?;
+            let mut all = Vec::new();
+            // CUDA allows 32 KiB of parameters.
+            while all.len() < 4096 {
+                let (mut offset, mut bytes) = (0, 0);
+                // SAFETY: the handle was just launched; a handle of the other kind is refused.
+                if unsafe { function(kernel, all.len(), &mut offset, &mut bytes) } != 0 {
+                    break;
+                }
+                all.push(Parameter { offset, bytes });
+            }
+            (!all.is_empty()).then_some(all)
+        };
+        let parameters = ask(self.of_function)
+            .or_else(|| ask(self.of_kernel))
+            .unwrap_or_default();
+        let parameters: &'static [Parameter] = Box::leak(parameters.into_boxed_slice());
+        known.insert(kernel, parameters);
+        (parameters, true)
+    }
+
+    /// Forgets all kernels: their handles may be used again.
+    pub fn forget(&self) {
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
+    /// Appends a number that differs if the other words of a launch's parameters do, then the words that may be addresses.
+    /// Returns whether the kernel is new.
+    ///
+    /// # Safety
+    /// The driver was given the kernel and the parameters, and they are still there.
+    pub unsafe fn addresses(
+        &self,
+        kernel: u64,
+        given: LaunchArguments,
+        into: &mut Vec<u64>,
+    ) -> bool {
+        // `CU_LAUNCH_PARAM_BUFFER_POINTER`, which the buffer follows.
+        const BUFFER: usize = 1;
+        let (parameters, is_new) = self.of(kernel);
+        let mut buffer: *const u8 = std::ptr::null();
+        if given.parameters.is_null() && !given.extra.is_null() {
+            for at in 0..4 {
+                // SAFETY: pairs of a name and a value, which end with a null name.
+                let name = unsafe { *given.extra.add(2 * at) }.addr();
+                if name == BUFFER {
+                    // SAFETY: as above.
+                    buffer = unsafe { *given.extra.add(2 * at + 1) };
+                }
+                if name <= BUFFER {
+                    break;
+                }
+            }
+        }
+        let (others, mut hash) = (into.len(), 0_u64);
+        into.push(0);
+        let (lowest, highest) = (
+            self.lowest.load(Ordering::Relaxed),
+            self.highest.load(Ordering::Relaxed),
+        );
+        let room = into.len() + 2 * MAX_ADDRESSES;
+        for (number, parameter) in parameters.iter().enumerate() {
+            let from = if !given.parameters.is_null() {
+                // SAFETY: the driver reads a pointer for each parameter.
+                unsafe { *given.parameters.add(number) }
+            } else if !buffer.is_null() {
+                buffer.wrapping_add(parameter.offset)
+            } else {
+                break;
+            };
+            if from.is_null() {
+                continue;
+            }
+            for offset in (0..parameter.bytes).step_by(8) {
+                let mut bytes = [0; 8];
+                let len = (parameter.bytes - offset).min(8);
+                // SAFETY: the driver reads all bytes of the parameter.
+                unsafe {
+                    bytes
+                        .as_mut_ptr()
+                        .copy_from_nonoverlapping(from.add(offset), len)
+                };
+                let word = u64::from_ne_bytes(bytes);
+                if len == 8 && (lowest..highest).contains(&word) && into.len() < room {
+                    into.push(PARAMETER | (number as u64) << 32 | offset as u64);
+                    into.push(word);
+                } else {
+                    hash = (hash ^ word)
+                        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                        .rotate_left(29);
+                }
+            }
+        }
+        into[others] = hash;
+        is_new
+    }
+}
+
+/// Returns the bytes of a text of C.
+///
+/// # Safety
+/// It is null, or ends with a zero.
+pub unsafe fn text<'a>(text: *const c_char) -> &'a [u8] {
+    if text.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller promises it.
+    unsafe { CStr::from_ptr(text) }.to_bytes()
+}

@@ -1,0 +1,37 @@
+//! What `sidestream check -- PROGRAM` and `sidestream record -- PROGRAM` load into a program: it hears each CUDA call from
+//! CUPTI, NVIDIA's profiling interface, and writes it into a ring in a file that the command reads meanwhile.
+//!
+//! CUDA's driver loads the library named by `CUDA_INJECTION64_PATH` when a program initializes CUDA. So nothing of the
+//! program is changed. The library knows no rule and interprets nothing: it copies the arguments of a call, as the table
+//! [`calls::CALLS`] says, and the command makes operations of them.
+//!
+//! The crate is compiled twice: by Cargo as a part of the command, which needs the table and the format of the ring
+//! ([`wire`]), and by the command's build script as a shared library, from [`SOURCES`] and without any dependency.
+
+#![cfg_attr(not(injected), allow(dead_code))]
+
+pub mod calls;
+#[cfg(unix)]
+mod cupti;
+#[cfg(unix)]
+mod kernels;
+#[cfg(unix)]
+mod listen;
+#[cfg(unix)]
+mod ring;
+#[cfg(unix)]
+mod system;
+pub mod wire;
+
+/// The files of this crate, for the build script that compiles the shared library.
+#[cfg(not(injected))]
+pub const SOURCES: &[(&str, &str)] = &[
+    ("lib.rs", include_str!("lib.rs")),
+    ("calls.rs", include_str!("calls.rs")),
+    ("cupti.rs", include_str!("cupti.rs")),
+    ("kernels.rs", include_str!("kernels.rs")),
+    ("listen.rs", include_str!("listen.rs")),
+    ("ring.rs", include_str!("ring.rs")),
+    ("system.rs", include_str!("system.rs")),
+    ("wire.rs", include_str!("wire.rs")),
+];

@@ -1,0 +1,251 @@
+//! Begins to listen, and writes what is heard.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{c_int, c_void};
+use std::panic::catch_unwind;
+use std::sync::OnceLock;
+
+use crate::calls::{ApiCall, Behind, CALLS, Does, Moment};
+use crate::cupti::{Cupti, DRIVER, Data, NotSubscribed};
+use crate::kernels::{Kernels, LaunchArguments, text};
+use crate::ring::SharedRing;
+use crate::system::{self, Library};
+use crate::wire::{CALL_WORDS, CUPTI, FOLDER, Head, LIGHT, READER, Tag};
+
+struct Listener {
+    ring: SharedRing,
+    kernels: Kernels,
+    /// By CUPTI's number of a call: one more than its position in [`CALLS`], and the highest bit if a null stream is the
+    /// thread's own.
+    rows: Vec<u16>,
+}
+
+const PER_THREAD: u16 = 1 << 15;
+/// The words of a call before its arguments, without the head.
+const BEFORE: usize = CALL_WORDS - 1;
+/// The largest number of words of an array that is written.
+const MAX_BEHIND: u64 = 12_000;
+
+static LISTENER: OnceLock<Listener> = OnceLock::new();
+
+/// The entry point that CUDA's driver calls when a program initializes CUDA. Returns 1, as the driver expects; whatever goes
+/// wrong here must not keep the program from running.
+#[cfg_attr(injected, unsafe(no_mangle))]
+#[allow(non_snake_case, reason = "the driver looks for this name")]
+pub extern "C" fn InitializeInjection() -> c_int {
+    let _ = catch_unwind(begin);
+    1
+}
+
+fn begin() {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let Ok(reader) = variable(READER).parse() else {
+        return;
+    };
+    let Some(ring) = SharedRing::create(&variable(FOLDER), reader) else {
+        return;
+    };
+    let is_light = variable(LIGHT) == "1";
+    let mut rows = vec![0; 1024];
+    for (row, call) in CALLS.iter().enumerate() {
+        for (id, per_thread) in call.ids.into_iter().zip([0, PER_THREAD]) {
+            if id != 0 && (!is_light || call.is_light()) {
+                rows[usize::from(id)] = (row as u16 + 1) | per_thread;
+            }
+        }
+    }
+    let listener = Listener {
+        ring,
+        kernels: Kernels::new(),
+        rows,
+    };
+    if LISTENER.set(listener).is_err() {
+        return;
+    }
+    let Some(listener) = LISTENER.get() else {
+        return;
+    };
+    system::at_end(end, in_child);
+    match subscribe(&variable(CUPTI)) {
+        Ok(cupti) => {
+            let known = |id: &(usize, &u16)| *id.1 != 0 && !cupti.hear(id.0 as u16);
+            let unknown = listener.rows.iter().enumerate().filter(known).count();
+            listener
+                .ring
+                .write_text(Tag::Note, &[], format!("unheard {unknown}").as_bytes());
+        }
+        Err(why) => listener.ring.write_text(Tag::Problem, &[], why.as_bytes()),
+    }
+}
+
+fn subscribe(files: &str) -> Result<Cupti, String> {
+    // A library that the program has loaded comes first: two in one process would be in each other's way.
+    const LOADED: [&str; 3] = ["libcupti.so.13", "libcupti.so.12", "libcupti.so"];
+    let loaded = LOADED.into_iter().find_map(Library::loaded);
+    let given = || {
+        files
+            .split(':')
+            .filter(|file| !file.is_empty())
+            .find_map(Library::open)
+    };
+    let library = loaded
+        .or_else(given)
+        .or_else(|| LOADED.into_iter().find_map(Library::open));
+    let library = library.ok_or("no CUPTI")?;
+    Cupti::subscribe(library, heard).map_err(|refused| match refused {
+        NotSubscribed::Unknown => "CUPTI has no function cuptiSubscribe".to_owned(),
+        NotSubscribed::Taken(name) => format!("taken {name}"),
+        NotSubscribed::Error(code) => format!("CUPTI's error {code}"),
+    })
+}
+
+extern "C" fn end() {
+    if let Some(listener) = LISTENER.get() {
+        listener.ring.write_text(Tag::End, &[], b"");
+    }
+}
+
+extern "C" fn in_child() {
+    // The ring belongs to the parent.
+    if let Some(listener) = LISTENER.get() {
+        listener.ring.close();
+    }
+}
+
+thread_local! {
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    static WORDS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+extern "C" fn heard(_: *mut c_void, domain: c_int, id: u32, data: *const Data) {
+    if domain != DRIVER || data.is_null() {
+        return;
+    }
+    let (Some(listener), false) = (LISTENER.get(), IS_INSIDE.replace(true)) else {
+        return;
+    };
+    let _ = catch_unwind(|| {
+        WORDS.with_borrow_mut(|words| {
+            // SAFETY: CUPTI passes the data of the call, which are valid during the callback.
+            unsafe { listener.call(id, &*data, words) }
+        })
+    });
+    IS_INSIDE.set(false);
+}
+
+impl Listener {
+    /// Writes a call.
+    ///
+    /// # Safety
+    /// The data are those that CUPTI passes for the call with this number.
+    unsafe fn call(&self, id: u32, data: &Data, words: &mut Vec<u64>) {
+        let row = self.rows.get(id as usize).copied().unwrap_or(0);
+        let Some(call) = usize::from(row & !PER_THREAD)
+            .checked_sub(1)
+            .map(|row| &CALLS[row])
+        else {
+            return;
+        };
+        let at = if data.site == 0 {
+            Moment::Enter
+        } else {
+            Moment::Exit
+        };
+        if call.at != at || data.arguments.is_null() {
+            return;
+        }
+        let result = match at {
+            Moment::Enter => 0,
+            // SAFETY: after the call, it points to the result.
+            Moment::Exit if !data.result.is_null() => unsafe { *data.result as u32 },
+            Moment::Exit => 0,
+        };
+        words.clear();
+        words.push(u64::from(system::thread()) | u64::from(result) << 32);
+        words.push(data.context);
+        words.push(0);
+        // SAFETY: the structure has so many words, as the table says.
+        let arguments =
+            unsafe { std::slice::from_raw_parts(data.arguments, usize::from(call.words)) };
+        words.extend_from_slice(arguments);
+        if result == 0 {
+            // SAFETY: the driver has accepted the arguments, or is about to read them.
+            unsafe {
+                self.behind(call, words);
+                self.launched(call, arguments, data, words);
+            }
+            if let Some((at, bytes)) = call.makes(&words[BEFORE..]) {
+                self.kernels.made(at, bytes);
+            }
+            if call.what == Does::Unload {
+                self.kernels.forget();
+            }
+        }
+        let head = Head {
+            words: 0,
+            tag: Tag::Call,
+            index: (row & !PER_THREAD) - 1,
+            per_thread: row & PER_THREAD != 0,
+        };
+        self.ring.write(head, words);
+    }
+
+    /// Appends what is behind the pointers of a call.
+    ///
+    /// # Safety
+    /// The pointers are as the driver requires.
+    unsafe fn behind(&self, call: &ApiCall, words: &mut Vec<u64>) {
+        let word = |words: &[u64], at: u8| words[BEFORE + usize::from(at)];
+        for behind in call.behind {
+            let (from, count) = match *behind {
+                Behind::Words(at, count) => (word(words, at), usize::from(count)),
+                Behind::Array(at, count, each) => {
+                    let from = word(words, at);
+                    let all = word(words, count).saturating_mul(u64::from(each));
+                    let all = if from == 0 { 0 } else { all.min(MAX_BEHIND) };
+                    words.push(all);
+                    (from, all as usize)
+                }
+            };
+            for offset in 0..count {
+                let from = from as *const u64;
+                if from.is_null() {
+                    words.push(0);
+                } else {
+                    // SAFETY: the driver reads or writes so many words there.
+                    words.push(unsafe { *from.add(offset) });
+                }
+            }
+        }
+    }
+
+    /// Appends the addresses among a launch's parameters.
+    ///
+    /// # Safety
+    /// The driver was given the arguments, and what they point to is still there.
+    unsafe fn launched(
+        &self,
+        call: &ApiCall,
+        arguments: &[u64],
+        data: &Data,
+        words: &mut Vec<u64>,
+    ) {
+        let (kernel, parameters, extra) = match call.what {
+            Does::Launch(kernel, _, parameters, extra) => (kernel, parameters, extra),
+            Does::LaunchEx(kernel, _, parameters, extra) => (kernel, parameters, Some(extra)),
+            _ => return,
+        };
+        let word = |at: u8| arguments[usize::from(at)];
+        let given = LaunchArguments {
+            parameters: word(parameters) as *const *const u8,
+            extra: extra.map_or(0, word) as *const *const u8,
+        };
+        // SAFETY: the caller promises it; CUPTI's text ends with a zero.
+        unsafe {
+            if self.kernels.addresses(word(kernel), given, words) {
+                self.ring
+                    .write_text(Tag::Kernel, &[word(kernel)], text(data.kernel));
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The ring between a program and the command: a file that both map into their memory.
+//!
+//! It begins with a [`HEADER_WORDS`] of words, and the rest are records in sequence, which wrap around. A record is a number of 64-bit
+//! words in the machine's byte order, the first of which says what it is ([`Head`]). The program writes a record completely
+//! before it advances [`HEAD`]; the command advances [`TAIL`] once it has read it. Both count words from the beginning and never
+//! decrease.
+//!
+//! The command does not trust what it reads: the program may have written anything into the file.
+
+/// The first word of a ring; it ends with the version of the format.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SIDERNG\x01");
+/// The number of words before the first record.
+pub const HEADER_WORDS: usize = 512;
+/// The number of words for records: 16 MiB.
+pub const RING_WORDS: usize = 1 << 21;
+
+/// The position of the magic number in the header.
+pub const AT_MAGIC: usize = 0;
+/// The position of the process's number.
+pub const AT_PID: usize = 1;
+/// The position of the count of words written.
+pub const HEAD: usize = 8;
+/// The position of the count of words read; in another cache line than [`HEAD`].
+pub const TAIL: usize = 16;
+
+/// The environment variable that names the folder in which programs create their rings.
+pub const FOLDER: &str = "SIDESTREAM_RINGS";
+/// The environment variable that names the number of the command's process: without a reader, nothing is written.
+pub const READER: &str = "SIDESTREAM_READER";
+/// The environment variable that names files in which to look for CUPTI, separated by colons.
+pub const CUPTI: &str = "SIDESTREAM_CUPTI";
+/// The environment variable that is `1` if only launches, copies, records and waits are to be heard, without call sites.
+pub const LIGHT: &str = "SIDESTREAM_LIGHT";
+
+/// The largest number of words of a record.
+pub const MAX_WORDS: usize = 1 << 14;
+
+/// What a record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Tag {
+    /// A call: the calling thread and the result; the context; the call site; then the words that
+    /// [`Call`](crate::calls::ApiCall) describes.
+    Call = 1,
+    /// A kernel: its handle, and its name as bytes.
+    Kernel = 2,
+    /// Why this process is not heard, as bytes.
+    Problem = 3,
+    /// A remark for the report, as bytes.
+    Note = 4,
+    /// The process ends as programs do.
+    End = 5,
+    /// The rest of the ring is unused: the next record is at its beginning.
+    Skip = 6,
+}
+
+impl Tag {
+    /// Returns the tag of this number.
+    pub fn of(number: u8) -> Option<Tag> {
+        const ALL: [Tag; 6] = [
+            Tag::Call,
+            Tag::Kernel,
+            Tag::Problem,
+            Tag::Note,
+            Tag::End,
+            Tag::Skip,
+        ];
+        ALL.into_iter().find(|tag| *tag as u8 == number)
+    }
+}
+
+/// The first word of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// The number of words, with this one.
+    pub words: u16,
+    /// What the record is.
+    pub tag: Tag,
+    /// For a call: its index in [`CALLS`](crate::calls::CALLS). For text: the number of its bytes.
+    pub index: u16,
+    /// For a call: whether a null stream means the thread's own default stream.
+    pub per_thread: bool,
+}
+
+impl Head {
+    /// Returns the word.
+    pub fn word(self) -> u64 {
+        u64::from(self.words)
+            | u64::from(self.tag as u8) << 16
+            | u64::from(self.per_thread) << 24
+            | u64::from(self.index) << 32
+    }
+
+    /// Returns the head that a word contains, if it is one.
+    pub fn of(word: u64) -> Option<Head> {
+        let words = word as u16;
+        Some(Head {
+            words: (words > 0 && usize::from(words) <= MAX_WORDS).then_some(words)?,
+            tag: Tag::of((word >> 16) as u8)?,
+            per_thread: word >> 24 & 1 == 1,
+            index: (word >> 32) as u16,
+        })
+    }
+}
+
+/// The number of words of a call before its arguments.
+pub const CALL_WORDS: usize = 4;
