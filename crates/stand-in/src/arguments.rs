@@ -1,16 +1,19 @@
 //! Arguments of the driver's functions: places for results, lists, and the parameters of kernels.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 
 use crate::codes::{Answer, INVALID_VALUE};
+use crate::ptx::Param;
 
 /// The place of a function's result; none if it is null.
-pub type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+pub type Out<'a, T> = Option<&'a Cell<MaybeUninit<T>>>;
 
 /// Writes a result. Does nothing if there is no place for it.
 pub fn give<T>(place: Out<T>, answer: impl FnOnce() -> Answer<T>) -> Answer<()> {
-    place.ok_or(INVALID_VALUE)?.write(answer()?);
+    let place = place.ok_or(INVALID_VALUE)?;
+    place.set(MaybeUninit::new(answer()?));
     Ok(())
 }
 
@@ -30,18 +33,18 @@ pub unsafe fn list<'a, T>(at: *const T, count: usize) -> Answer<&'a [T]> {
 /// The maximum number of dependencies of a node.
 pub const MOST_NODES: usize = 1 << 20;
 
-/// Returns the values of a kernel's parameters, of the given sizes in bytes, in words of eight bytes: a structure has
+/// Returns the values of a kernel's parameters, in words of eight bytes: a structure has
 /// several.
 ///
 /// # Safety
-/// If `params` is not null, it points to as many pointers as `bytes` has entries, and each pointer that is not null
-/// points to that many bytes.
-pub unsafe fn values(params: *mut *mut c_void, bytes: &[u64]) -> Answer<Vec<u64>> {
-    if params.is_null() && !bytes.is_empty() {
+/// If `params` is not null, it points to as many pointers as there are places, and each pointer that is not null
+/// points to as many bytes as its place has.
+pub unsafe fn values(params: *mut *mut c_void, places: &[Param]) -> Answer<Vec<u64>> {
+    if params.is_null() && !places.is_empty() {
         return Err(INVALID_VALUE);
     }
     let mut words = Vec::new();
-    for (at, &len) in bytes.iter().enumerate() {
+    for (at, &Param { bytes: len, .. }) in places.iter().enumerate() {
         // SAFETY: the caller promises it.
         let from = unsafe { *params.add(at) }.cast::<u8>();
         if from.is_null() {
@@ -59,6 +62,18 @@ pub unsafe fn values(params: *mut *mut c_void, bytes: &[u64]) -> Answer<Vec<u64>
         }
     }
     Ok(words)
+}
+
+/// Returns a text of the caller.
+///
+/// # Safety
+/// If `at` is not null, it points to a text that ends with a zero byte.
+pub unsafe fn text<'a>(at: *const c_char) -> Answer<&'a CStr> {
+    if at.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the caller promises it.
+    Ok(unsafe { CStr::from_ptr(at) })
 }
 
 /// Writes a constant text, or null for an unknown code.

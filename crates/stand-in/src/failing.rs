@@ -5,7 +5,6 @@ use std::sync::{Mutex, PoisonError};
 use sidestream::cuda::driver::Code;
 
 use crate::codes::Answer;
-use crate::state::{Here, State, anywhere};
 
 /// The call that is to fail next, if there is one.
 static NEXT: Mutex<Option<Failure>> = Mutex::new(None);
@@ -28,15 +27,8 @@ pub fn fail(function: &str, after: u32, code: Code) {
     });
 }
 
-/// Runs a function that submits work to a stream.
-pub fn submits(function: &str, f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
-    anywhere(|state, here| {
-        refuse_asked(function)?;
-        f(state, here)
-    })
-}
-
-fn refuse_asked(function: &str) -> Answer<()> {
+/// Refuses the call of a function if a test requested it.
+pub fn refuse_asked(function: &str) -> Answer<()> {
     let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
     match &mut *next {
         Some(failure) if failure.function == function => match failure.after.checked_sub(1) {

@@ -1,4 +1,4 @@
-//! A stand-in for NVIDIA's driver, and for nvJPEG, for tests without a GPU.
+//! A stand-in for NVIDIA's driver, for nvJPEG and for the callbacks of CUPTI, for tests without a GPU.
 //!
 //! As a shared library it exports the functions that `sidestream::cuda::driver` loads, and executes them on the
 //! simulated machine of `sidestream::sim`. So tests cover the CUDA back end with its own calls, handles and contexts.
@@ -6,7 +6,7 @@
 //! call that a capture forbids are always refused.
 //!
 //! Time is the machine's: work advances while a thread queries or waits, as `sidestream::sim::Machine` describes.
-//! Kernels are Rust functions with the names of the entries in the PTX (`twins`).
+//! Kernels are Rust functions with the names of the entries in the PTX (`twins`). An entry that only returns needs none.
 //!
 //! The functions check for null and for unknown handles. The caller guarantees everything else that `cuda.h` requires
 //! of pointers: a pointer that is not null points to as much memory as is read or written. Every `unsafe` block of
@@ -31,7 +31,7 @@ mod streams;
 mod tables;
 mod twins;
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CString, c_char};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 
@@ -108,8 +108,8 @@ extern "C" fn sidestream_stand_in_configure(devices: u32, seed: u64, memory_byte
     i32::from(done != 0)
 }
 
-/// Makes a call of the shared library fail: after `after` further calls of this function, which submits work to a
-/// stream, the next one returns the code without any effect. An earlier request that has not taken effect is dropped.
+/// Makes a call of the shared library fail: after `after` further calls of this function, the next one returns the code
+/// without any effect. An earlier request that has not taken effect is dropped.
 ///
 /// # Errors
 /// If the library is not found.
@@ -135,12 +135,10 @@ unsafe extern "C" fn sidestream_stand_in_fail(
     code: i32,
 ) -> i32 {
     let done = always(|| {
-        if function.is_null() {
-            return Err(INVALID_VALUE);
-        }
         // SAFETY: as the documentation of this crate requires, `function` is a string that ends with a zero byte.
-        let function = unsafe { CStr::from_ptr(function) };
-        let function = function.to_str().map_err(|_| INVALID_VALUE)?;
+        let function = unsafe { arguments::text(function)? }
+            .to_str()
+            .map_err(|_| INVALID_VALUE)?;
         failing::fail(function, after, code);
         Ok(())
     });

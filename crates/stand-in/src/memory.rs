@@ -323,6 +323,14 @@ pub fn row(to: CuAddress, from: CuAddress, bytes: usize) -> Copy {
     }
 }
 
+/// Returns the address by which devices access pinned memory: the host's.
+pub fn mapped(state: &State, at: CuAddress) -> Answer<CuAddress> {
+    match state.tables().memory.place(at, 1)? {
+        Place::Pinned => Ok(at),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
 pub fn copy_blocking(state: &State, here: Here, copy: Copy) -> Answer<()> {
     if copy.row_bytes == 0 {
         return Ok(());
@@ -373,11 +381,9 @@ pub fn fill_of(
 pub fn fill_blocking(
     state: &State,
     here: Here,
-    at: CuAddress,
-    value: u8,
-    count: usize,
+    (at, value, width, count): (CuAddress, u32, u8, usize),
 ) -> Answer<()> {
-    let (fill, to) = fill_of(&state.tables().memory, at, value.into(), 1, count)?;
+    let (fill, to) = fill_of(&state.tables().memory, at, value, width, count)?;
     if count == 0 {
         return Ok(());
     }

@@ -1,5 +1,6 @@
 //! Modules, functions and launches.
 
+use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
 use sidestream::backend::{Arg, Code as Kernel, CostOf, Grid, Launch, Payload};
@@ -8,7 +9,7 @@ use sidestream::op::{DeviceId, Kind};
 
 use crate::codes::{Answer, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, NOT_FOUND};
 use crate::memory::Reach;
-use crate::ptx::{self, Entry};
+use crate::ptx::{self, Entry, Param};
 use crate::state::{Here, State};
 use crate::streams;
 use crate::tables::Tables;
@@ -20,6 +21,8 @@ pub struct Module {
 
 pub struct Function {
     module: CuModule,
+    name: CString,
+    params: Vec<Param>,
     twin: &'static Twin,
     code: Arc<Kernel>,
     /// Maximum dynamic shared memory of a block.
@@ -43,11 +46,12 @@ pub fn load(state: &State, text: &str) -> Result<CuModule, (i32, String)> {
 }
 
 pub fn unload(state: &State, handle: CuModule) -> Answer<()> {
-    let mut tables = state.tables();
+    let tables = &mut *state.tables();
     tables.modules.remove(handle)?;
-    tables
-        .functions
-        .retain(|_, function| function.module != handle);
+    let functions = &mut tables.functions;
+    functions.retain(|_, function| function.module != handle);
+    let kernels = &mut tables.kernels;
+    kernels.retain(|_, function| functions.get(*function).is_ok());
     Ok(())
 }
 
@@ -55,15 +59,18 @@ pub fn function(state: &State, module: CuModule, name: &str) -> Answer<CuFunctio
     let mut tables = state.tables();
     let entries = &tables.modules.get(module)?.entries;
     let entry = entries.iter().find(|entry| entry.name == name);
-    let params = &entry.ok_or(NOT_FOUND)?.params;
-    let Some(twin) = twins::of(name) else {
+    let entry = entry.ok_or(NOT_FOUND)?;
+    let params: Vec<u64> = entry.params.iter().map(|param| param.bytes).collect();
+    let nothing = || twins::of("empty").filter(|_| entry.is_empty);
+    let known = twins::of(name);
+    let Some(twin) = known.or_else(nothing) else {
         eprintln!(
-            "stand-in for the CUDA driver: the kernel `{name}` has no twin in Rust; add one in \
-             crates/stand-in/src/twins.rs"
+            "stand-in for the CUDA driver: the kernel `{name}` does something and has no twin in \
+             Rust; add one in crates/stand-in/src/twins.rs"
         );
         return Err(NOT_FOUND);
     };
-    if params != twin.params {
+    if known.is_some() && params != twin.params {
         eprintln!(
             "stand-in for the CUDA driver: the parameters of the kernel `{name}` have {params:?} \
              bytes, those of its twin in Rust {:?}; make them alike",
@@ -71,12 +78,15 @@ pub fn function(state: &State, module: CuModule, name: &str) -> Answer<CuFunctio
         );
         return Err(NOT_FOUND);
     }
-    let is_it = |known: &Function| known.module == module && known.twin.name == name;
+    let is_it =
+        |known: &Function| known.module == module && known.name.as_bytes() == name.as_bytes();
     if let Some(known) = tables.functions.find(is_it) {
         return Ok(known);
     }
     let function = Function {
         module,
+        name: CString::new(name).map_err(|_| NOT_FOUND)?,
+        params: entry.params.clone(),
         twin,
         code: Arc::new(Kernel {
             host: Some(Box::new(twin.host)),
@@ -86,6 +96,18 @@ pub fn function(state: &State, module: CuModule, name: &str) -> Answer<CuFunctio
         shared_bytes: SHARED_BYTES.0,
     };
     Ok(tables.functions.add(function))
+}
+
+/// Returns the kernel of a library: another handle of a function.
+pub fn kernel(state: &State, library: CuModule, name: &str) -> Answer<u64> {
+    let function = function(state, library, name)?;
+    let kernels = &mut state.tables().kernels;
+    let known = kernels.find(|&of| of == function);
+    Ok(known.unwrap_or_else(|| kernels.add(function)))
+}
+
+pub fn function_of(state: &State, kernel: u64) -> Answer<CuFunction> {
+    state.tables().kernels.get(kernel).copied()
 }
 
 pub fn set_attribute(state: &State, handle: CuFunction, attribute: i32, value: i32) -> Answer<()> {
@@ -101,9 +123,14 @@ pub fn set_attribute(state: &State, handle: CuFunction, attribute: i32, value: i
     }
 }
 
-/// Returns the size in bytes of each parameter of a function.
-pub fn params(state: &State, handle: CuFunction) -> Answer<&'static [u64]> {
-    Ok(state.tables().functions.get(handle)?.twin.params)
+/// Returns the places of a function's parameters.
+pub fn params(state: &State, handle: CuFunction) -> Answer<Vec<Param>> {
+    Ok(state.tables().functions.get(handle)?.params.clone())
+}
+
+/// Returns the name of a function, which is there until the module is unloaded.
+pub fn name(state: &State, handle: CuFunction) -> Answer<*const c_char> {
+    Ok(state.tables().functions.get(handle)?.name.as_ptr())
 }
 
 /// Returns the checked arguments of a launch for the machine.
@@ -127,7 +154,7 @@ pub fn ready(
     if !fits || !is_block || grid.shared_bytes > function.shared_bytes {
         return Err(INVALID_VALUE);
     }
-    let words = function.twin.params.iter().map(|bytes| bytes.div_ceil(8));
+    let words = function.params.iter().map(|param| param.bytes.div_ceil(8));
     if values.len() as u64 != words.sum::<u64>() {
         return Err(INVALID_HANDLE);
     }

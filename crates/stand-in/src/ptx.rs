@@ -1,11 +1,19 @@
-//! Reads from PTX what the stand-in needs: the entries and the sizes of their parameters.
+//! Reads from PTX what the stand-in needs: the entries, their parameters, and whether they do anything.
 
 /// A kernel that the PTX declares.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub name: String,
-    /// Size of each parameter in bytes.
-    pub params: Vec<u64>,
+    pub params: Vec<Param>,
+    /// Whether the entry only returns.
+    pub is_empty: bool,
+}
+
+/// Where a parameter is among the parameters, and its size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Param {
+    pub offset: u64,
+    pub bytes: u64,
 }
 
 /// Returns the entries of a PTX text.
@@ -34,34 +42,52 @@ pub fn entries(text: &str) -> Result<Vec<Entry>, String> {
 /// Parses the words after `.entry`.
 fn entry(words: &[&str]) -> Result<Entry, String> {
     let name = *words.first().ok_or("the text ends after `.entry`")?;
-    let mut params = Vec::new();
+    let mut params: Vec<Param> = Vec::new();
+    let mut rest = words;
     if words.get(1) == Some(&"(") {
         let end = words.iter().position(|&word| word == ")");
         let end = end.ok_or_else(|| format!("the parameters of `{name}` do not end"))?;
         let declared = words[2..end].split(|&word| word == ",");
         for param in declared.filter(|param| !param.is_empty()) {
-            let bytes = param_bytes(param);
-            params.push(bytes.ok_or_else(|| {
+            let place = place(param, params.last());
+            params.push(place.ok_or_else(|| {
                 format!(
                     "the parameter `{}` of `{name}` has no known type",
                     param.join(" ")
                 )
             })?);
         }
+        rest = &words[end..];
     }
-    let name = name.to_owned();
-    Ok(Entry { name, params })
+    let own = rest.iter().take_while(|&&word| word != ".entry");
+    let mut body = own.skip_while(|&&word| word != "{").skip(1);
+    Ok(Entry {
+        name: name.to_owned(),
+        params,
+        is_empty: body.find(|&&word| word != "ret" && word != ";") == Some(&"}"),
+    })
 }
 
-/// Returns the size of a parameter: that of its type, times the number of elements.
-fn param_bytes(param: &[&str]) -> Option<u64> {
-    let each = param.iter().find_map(|word| type_bytes(word))?;
+/// Returns the place of a parameter after another. Its size is that of its type, times the number of elements.
+fn place(param: &[&str], before: Option<&Param>) -> Option<Param> {
+    let (of_type, each) = (0..)
+        .zip(param)
+        .find_map(|(at, word)| Some((at, type_bytes(word)?)))?;
     let open = param.iter().position(|&word| word == "[");
     let count = match open {
         Some(open) => param.get(open + 1)?.parse().ok()?,
         None => 1,
     };
-    u64::checked_mul(each, count)
+    let bytes = u64::checked_mul(each, count)?;
+    // The alignment of what a pointer points to comes after the type.
+    let align = param[..of_type].iter().position(|&word| word == ".align");
+    let align = match align {
+        Some(align) => param.get(align + 1)?.parse().ok()?,
+        None => each,
+    };
+    let end = before.map_or(Some(0), |before| before.offset.checked_add(before.bytes))?;
+    let offset = end.checked_next_multiple_of(align)?;
+    Some(Param { offset, bytes })
 }
 
 fn type_bytes(word: &str) -> Option<u64> {
@@ -121,21 +147,27 @@ fn without_comments(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn entry(name: &str, params: &[u64]) -> Entry {
+    fn entry(name: &str, params: &[(u64, u64)], is_empty: bool) -> Entry {
+        let place = |&(offset, bytes): &(u64, u64)| Param { offset, bytes };
         Entry {
             name: name.into(),
-            params: params.to_vec(),
+            params: params.iter().map(place).collect(),
+            is_empty,
         }
     }
 
     #[test]
-    fn entries_are_found_with_the_lengths_of_their_parameters() {
+    fn entries_are_found_with_the_places_of_their_parameters() {
         let text = "// .entry no(\n.version 8.0 /* .entry neither() */\n.target sm_70\n\
-                    .visible .entry a(\n\t.param .u64 a_param_0,\n\t.param .align 8 .b8 a_param_1[24],\n\
-                    \t.param .u64 .ptr .global .align 4 a_param_2,.param .f32 a_param_3\n)\n{\n ret;\n}\n\
+                    .visible .entry a(\n\t.param .u32 a_param_0,\n\t.param .align 8 .b8 a_param_1[20],\n\
+                    \t.param .u64 .ptr .global .align 4 a_param_2,.param .u8 a_param_3,.param .f32 a_param_4\n)\n{\n ret;\n}\n\
                     .visible .entry b()\n.maxntid 256, 1, 1\n{ ld.param.u64 %rd1, [a_param_0]; }\n\
                     .entry c\n{ }";
-        let expected = vec![entry("a", &[8, 24, 8, 4]), entry("b", &[]), entry("c", &[])];
+        let expected = vec![
+            entry("a", &[(0, 4), (8, 20), (32, 8), (40, 1), (44, 4)], true),
+            entry("b", &[], false),
+            entry("c", &[], true),
+        ];
         assert_eq!(entries(text), Ok(expected));
     }
 

@@ -1,19 +1,21 @@
 //! The driver's state in this process: one machine, the tables of handles, and the current contexts of each thread.
 
 use std::cell::RefCell;
+use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sidestream::backend::{Address, Backend, Create, Destroy, Payload};
-use sidestream::cuda::driver::{Code, SUCCESS};
+use sidestream::cuda::driver::{Code, CuContext, CuFunction, SUCCESS};
 use sidestream::engine::Profile;
 use sidestream::error::Error;
 use sidestream::op::{DeviceId, Kind, Memory, Op, OpId, SiteId, ThreadId};
 use sidestream::sim::{Machine, Schedule};
 
 use crate::codes::{self, Answer, INVALID_CONTEXT, NOT_INITIALIZED, NOT_PERMITTED, UNKNOWN};
+use crate::modules;
 use crate::tables::Tables;
 
 /// Everything that `cuInit` creates.
@@ -285,6 +287,21 @@ pub fn this_thread() -> ThreadId {
 /// Returns the device of the current context.
 pub fn current() -> Option<DeviceId> {
     with_thread(|thread| thread.contexts.last().copied())
+}
+
+/// Returns the handle and the number of the current context; zeros if there is none.
+pub fn current_context() -> (CuContext, u32) {
+    match (STATE.get(), current()) {
+        (Some(state), Some(device)) => (state.tables().context(device), device.0 + 1),
+        _ => (0, 0),
+    }
+}
+
+/// Returns the name of a function, or a kernel, that is launched.
+pub fn symbol(function: CuFunction) -> Option<*const c_char> {
+    let state = STATE.get()?;
+    let function = modules::function_of(state, function).unwrap_or(function);
+    modules::name(state, function).ok()
 }
 
 /// Replaces or removes the current context.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use sidestream::backend::Create;
-use sidestream::cuda::driver::{CuContext, CuStream, STREAM_LEGACY, STREAM_PER_THREAD};
+use sidestream::cuda::driver::{CuContext, CuFunction, CuStream, STREAM_LEGACY, STREAM_PER_THREAD};
 use sidestream::op::{DeviceId, EventId, GraphId, StreamId, StreamKind, ThreadId};
 
 use crate::capture::Captures;
@@ -21,6 +21,8 @@ pub struct Tables {
     pub events: Handles<Event>,
     pub modules: Handles<Module>,
     pub functions: Handles<Function>,
+    /// The function of each kernel of a library.
+    pub kernels: Handles<CuFunction>,
     pub graphs: Handles<Graph>,
     pub nodes: Handles<NodeAt>,
     pub execs: Handles<Exec>,

@@ -14,9 +14,9 @@ use sidestream_images::header::Header;
 
 use crate::arguments::{Out, give, list};
 use crate::codes::Answer;
-use crate::failing::submits;
+use crate::failing::refuse_asked;
 use crate::handles::fresh;
-use crate::state::{always, call};
+use crate::state::{always, anywhere, call};
 use crate::{memory, streams};
 
 const INVALID_PARAMETER: Code = 2;
@@ -122,7 +122,8 @@ unsafe extern "C" fn nvjpegDecodeBatched(
     images: *const Image,
     stream: CuStream,
 ) -> Code {
-    submits("nvjpegDecodeBatched", |driver, here| {
+    anywhere(|driver, here| {
+        refuse_asked("nvjpegDecodeBatched")?;
         let count = made().get(&state).copied().unwrap_or(0);
         if count == 0 {
             return Err(INVALID_PARAMETER);

@@ -1,235 +1,283 @@
 //! Streams, events, memory, and the work that is submitted to streams.
 
-use std::ffi::{c_int, c_uint};
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint, c_void};
 
 use sidestream::cuda::driver::{
     Code, CuAddress, CuEvent, CuGraph, CuStream, IpcEventHandle, Memcpy2d,
 };
 
-use crate::arguments::{Out, give};
-use crate::codes::INVALID_VALUE;
-use crate::failing::submits;
+use super::cupti::driver;
+use crate::arguments::{Out, give, list};
+use crate::codes::{INVALID_VALUE, NOT_SUPPORTED};
 use crate::state::{self, always, anywhere, asked, call};
 use crate::{capture, memory, pitched, streams};
 
-// ------------------------------------------------------------------ streams
+driver! {
+    // ------------------------------------------------------------------ streams
 
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamCreateWithPriority(
-    stream: Out<CuStream>,
-    flags: c_uint,
-    priority: c_int,
-) -> Code {
-    call(|state, here| give(stream, || streams::create(state, here, flags, priority)))
+    367 fn cuStreamCreateWithPriority(stream: Out<CuStream>, flags: c_uint, priority: c_int) {
+        call(|state, here| give(stream, || streams::create(state, here, flags, priority)))
+    }
+
+    124 fn cuStreamCreate(stream: Out<CuStream>, flags: c_uint) {
+        call(|state, here| give(stream, || streams::create(state, here, flags, 0)))
+    }
+
+    326 fn cuStreamDestroy_v2(stream: CuStream) {
+        anywhere(|state, _| streams::destroy(state, stream))
+    }
+
+    125 fn cuStreamQuery(stream: CuStream) {
+        anywhere(|state, here| streams::query(state, here, stream))
+    }
+
+    126 fn cuStreamSynchronize(stream: CuStream) {
+        anywhere(|state, here| streams::synchronize(state, here, stream))
+    }
+
+    295 fn cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: c_uint) {
+        anywhere(|state, here| {
+            streams::wait_event(state, here, stream, event, flags)
+        })
+    }
+
+    539 fn cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) {
+        anywhere(|state, here| capture::begin(state, here, stream, mode))
+    }
+
+    499 fn cuStreamIsCapturing(stream: CuStream, status: Out<c_int>) {
+        call(|state, here| give(status, || capture::status(state, here, stream)))
+    }
+
+    541 fn cuThreadExchangeStreamCaptureMode(mode: Option<&Cell<c_int>>) {
+        always(|| {
+            let mode = mode.ok_or(INVALID_VALUE)?;
+            mode.set(capture::exchange(mode.get())?);
+            Ok(())
+        })
+    }
+
+    497 fn cuStreamEndCapture(stream: CuStream, graph: Out<CuGraph>) {
+        anywhere(|state, here| {
+            let mut ended = Ok(0);
+            give(graph, || {
+                ended = capture::end(state, here, stream);
+                Ok(ended.unwrap_or(0))
+            })?;
+            ended.map(|_| ())
+        })
+    }
+
+    // ------------------------------------------------------------------ events
+
+    118 fn cuEventCreate(event: Out<CuEvent>, flags: c_uint) {
+        call(|state, here| give(event, || streams::create_event(state, here, flags)))
+    }
+
+    325 fn cuEventDestroy_v2(event: CuEvent) {
+        anywhere(|state, _| streams::destroy_event(state, event))
+    }
+
+    119 fn cuEventRecord(event: CuEvent, stream: CuStream) {
+        anywhere(|state, here| {
+            streams::record(state, here, event, stream)
+        })
+    }
+
+    587 fn cuEventRecordWithFlags(event: CuEvent, stream: CuStream, flags: c_uint) {
+        anywhere(|state, here| match flags {
+            0 => streams::record(state, here, event, stream),
+            _ => Err(NOT_SUPPORTED),
+        })
+    }
+
+    /// The only query that a host function may make.
+    120 fn cuEventQuery(event: CuEvent) {
+        asked(|state| {
+            state.refuse_lost()?;
+            streams::query_event(state, state::this_thread(), event)
+        })
+    }
+
+    121 fn cuEventSynchronize(event: CuEvent) {
+        anywhere(|state, here| streams::synchronize_event(state, here.thread, event))
+    }
+
+    123 fn cuEventElapsedTime(ms: Out<f32>, from: CuEvent, to: CuEvent) {
+        anywhere(|state, _| give(ms, || streams::elapsed(state, from, to)))
+    }
+
+    334 fn cuIpcGetEventHandle(handle: Out<IpcEventHandle>, event: CuEvent) {
+        anywhere(|state, _| give(handle, || streams::share(state, event)))
+    }
+
+    335 fn cuIpcOpenEventHandle(event: Out<CuEvent>, handle: IpcEventHandle) {
+        call(|state, here| give(event, || streams::open_event(state, here, handle)))
+    }
+
+    // ------------------------------------------------------------------ memory
+
+    242 fn cuMemGetInfo_v2(free: Out<usize>, all: Out<usize>) {
+        call(|state, here| {
+            let (free_bytes, all_bytes) = memory::info(state, here)?;
+            give(free, || Ok(free_bytes))?;
+            give(all, || Ok(all_bytes))
+        })
+    }
+
+    243 fn cuMemAlloc_v2(at: Out<CuAddress>, bytes: usize) {
+        call(|state, here| give(at, || memory::alloc(state, here, bytes)))
+    }
+
+    245 fn cuMemFree_v2(at: CuAddress) {
+        anywhere(|state, here| memory::free(state, here, at))
+    }
+
+    598 fn cuMemAllocAsync(at: Out<CuAddress>, bytes: usize, stream: CuStream) {
+        anywhere(|state, here| give(at, || memory::alloc_async(state, here, bytes, stream)))
+    }
+
+    600 fn cuMemFreeAsync(at: CuAddress, stream: CuStream) {
+        anywhere(|state, here| memory::free_async(state, here, at, stream))
+    }
+
+    39 fn cuMemHostAlloc(at: Out<u64>, bytes: usize, flags: c_uint) {
+        call(|state, here| give(at, || memory::alloc_host(state, here, bytes, flags)))
+    }
+
+    294 fn cuMemAllocHost_v2(at: Out<u64>, bytes: usize) {
+        call(|state, here| give(at, || memory::alloc_host(state, here, bytes, 0)))
+    }
+
+    247 fn cuMemHostGetDevicePointer_v2(at: Out<CuAddress>, host: u64, _flags: c_uint) {
+        call(|state, _| give(at, || memory::mapped(state, host)))
+    }
+
+    38 fn cuMemFreeHost(at: u64) {
+        anywhere(|state, here| memory::free_host(state, here, at))
+    }
+
+    379 fn cuMemHostRegister_v2(at: u64, bytes: usize, flags: c_uint) {
+        call(|state, here| {
+            // SAFETY: as `cuda.h` requires of the caller, the memory exists until it is unregistered.
+            unsafe { memory::register(state, here, at, bytes, flags) }
+        })
+    }
+
+    302 fn cuMemHostUnregister(at: u64) {
+        call(|state, here| memory::unregister(state, here, at))
+    }
+
+    305 fn cuMemcpy(to: CuAddress, from: CuAddress, bytes: usize) {
+        copy_blocking(to, from, bytes)
+    }
+
+    276 fn cuMemcpyHtoD_v2(to: CuAddress, from: u64, bytes: usize) {
+        copy_blocking(to, from, bytes)
+    }
+
+    278 fn cuMemcpyDtoH_v2(to: u64, from: CuAddress, bytes: usize) {
+        copy_blocking(to, from, bytes)
+    }
+
+    280 fn cuMemcpyDtoD_v2(to: CuAddress, from: CuAddress, bytes: usize) {
+        copy_blocking(to, from, bytes)
+    }
+
+    306 fn cuMemcpyAsync(to: CuAddress, from: CuAddress, bytes: usize, stream: CuStream) {
+        copy_all([(to, from, bytes)], stream)
+    }
+
+    277 fn cuMemcpyHtoDAsync_v2(to: CuAddress, from: u64, bytes: usize, stream: CuStream) {
+        copy_all([(to, from, bytes)], stream)
+    }
+
+    279 fn cuMemcpyDtoHAsync_v2(to: u64, from: CuAddress, bytes: usize, stream: CuStream) {
+        copy_all([(to, from, bytes)], stream)
+    }
+
+    281 fn cuMemcpyDtoDAsync_v2(to: CuAddress, from: CuAddress, bytes: usize, stream: CuStream) {
+        copy_all([(to, from, bytes)], stream)
+    }
+
+    /// In stream order, whichever order the attributes allow for.
+    796 fn cuMemcpyBatchAsync_v2(
+        to: *const CuAddress,
+        from: *const CuAddress,
+        bytes: *const usize,
+        count: usize,
+        _attributes: *const c_void,
+        _attributes_from: *const usize,
+        _attributes_count: usize,
+        stream: CuStream,
+    ) {
+        // SAFETY: as the documentation of this crate requires.
+        let (to, from, bytes) = unsafe { (list(to, count), list(from, count), list(bytes, count)) };
+        match (to, from, bytes) {
+            (Ok(to), Ok(from), Ok(bytes)) if count > 0 && stream != 0 => {
+                let sides = to.iter().zip(from).zip(bytes);
+                copy_all(sides.map(|((&to, &from), &bytes)| (to, from, bytes)), stream)
+            }
+            _ => INVALID_VALUE,
+        }
+    }
+
+    289 fn cuMemcpy2DAsync_v2(copy: Option<&Memcpy2d>, stream: CuStream) {
+        anywhere(|state, here| {
+            let copies = pitched::plane(copy.ok_or(INVALID_VALUE)?)?;
+            memory::copy(state, here, &copies, stream)
+        })
+    }
+
+    249 fn cuMemsetD8_v2(at: CuAddress, value: u8, count: usize) {
+        call(|state, here| memory::fill_blocking(state, here, (at, value.into(), 1, count)))
+    }
+
+    250 fn cuMemsetD16_v2(at: CuAddress, value: u16, count: usize) {
+        call(|state, here| memory::fill_blocking(state, here, (at, value.into(), 2, count)))
+    }
+
+    251 fn cuMemsetD32_v2(at: CuAddress, value: c_uint, count: usize) {
+        call(|state, here| memory::fill_blocking(state, here, (at, value, 4, count)))
+    }
+
+    216 fn cuMemsetD8Async(at: CuAddress, value: u8, count: usize, stream: CuStream) {
+        anywhere(|state, here| {
+            memory::fill(state, here, (at, value.into(), 1, count), stream)
+        })
+    }
+
+    218 fn cuMemsetD16Async(at: CuAddress, value: u16, count: usize, stream: CuStream) {
+        anywhere(|state, here| {
+            memory::fill(state, here, (at, value.into(), 2, count), stream)
+        })
+    }
+
+    220 fn cuMemsetD32Async(at: CuAddress, value: c_uint, count: usize, stream: CuStream) {
+        anywhere(|state, here| {
+            memory::fill(state, here, (at, value, 4, count), stream)
+        })
+    }
+
+    /// A fill, as far as the machine is concerned.
+    663 fn cuStreamWriteValue32_v2(stream: CuStream, at: CuAddress, value: c_uint, flags: c_uint) {
+        anywhere(|state, here| match flags {
+            0 | 1 => memory::fill(state, here, (at, value, 4, 1), stream),
+            _ => Err(INVALID_VALUE),
+        })
+    }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamDestroy_v2(stream: CuStream) -> Code {
-    anywhere(|state, _| streams::destroy(state, stream))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamQuery(stream: CuStream) -> Code {
-    anywhere(|state, here| streams::query(state, here, stream))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamSynchronize(stream: CuStream) -> Code {
-    anywhere(|state, here| streams::synchronize(state, here, stream))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: c_uint) -> Code {
-    submits("cuStreamWaitEvent", |state, here| {
-        streams::wait_event(state, here, stream, event, flags)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) -> Code {
-    anywhere(|state, here| capture::begin(state, here, stream, mode))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamIsCapturing(stream: CuStream, status: Out<c_int>) -> Code {
-    call(|state, here| give(status, || capture::status(state, here, stream)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) -> Code {
-    always(|| {
-        let mode = mode.ok_or(INVALID_VALUE)?;
-        *mode = capture::exchange(*mode)?;
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamEndCapture(stream: CuStream, graph: Out<CuGraph>) -> Code {
-    anywhere(|state, here| {
-        let graph = graph.ok_or(INVALID_VALUE)?;
-        let ended = capture::end(state, here, stream);
-        graph.write(ended.unwrap_or(0));
-        ended.map(|_| ())
-    })
-}
-
-// ------------------------------------------------------------------ events
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventCreate(event: Out<CuEvent>, flags: c_uint) -> Code {
-    call(|state, here| give(event, || streams::create_event(state, here, flags)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventDestroy_v2(event: CuEvent) -> Code {
-    anywhere(|state, _| streams::destroy_event(state, event))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventRecord(event: CuEvent, stream: CuStream) -> Code {
-    submits("cuEventRecord", |state, here| {
-        streams::record(state, here, event, stream)
-    })
-}
-
-/// The only query that a host function may make.
-#[unsafe(no_mangle)]
-extern "C" fn cuEventQuery(event: CuEvent) -> Code {
-    asked(|state| {
-        state.refuse_lost()?;
-        streams::query_event(state, state::this_thread(), event)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventSynchronize(event: CuEvent) -> Code {
-    anywhere(|state, here| streams::synchronize_event(state, here.thread, event))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventElapsedTime(ms: Out<f32>, from: CuEvent, to: CuEvent) -> Code {
-    anywhere(|state, _| give(ms, || streams::elapsed(state, from, to)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuIpcGetEventHandle(handle: Out<IpcEventHandle>, event: CuEvent) -> Code {
-    anywhere(|state, _| give(handle, || streams::share(state, event)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuIpcOpenEventHandle(event: Out<CuEvent>, handle: IpcEventHandle) -> Code {
-    call(|state, here| give(event, || streams::open_event(state, here, handle)))
-}
-
-// ------------------------------------------------------------------ memory
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemGetInfo_v2(free: Out<usize>, all: Out<usize>) -> Code {
-    call(|state, here| {
-        let (free_bytes, all_bytes) = memory::info(state, here)?;
-        give(free, || Ok(free_bytes))?;
-        give(all, || Ok(all_bytes))
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemAlloc_v2(at: Out<CuAddress>, bytes: usize) -> Code {
-    call(|state, here| give(at, || memory::alloc(state, here, bytes)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFree_v2(at: CuAddress) -> Code {
-    anywhere(|state, here| memory::free(state, here, at))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemAllocAsync(at: Out<CuAddress>, bytes: usize, stream: CuStream) -> Code {
-    anywhere(|state, here| give(at, || memory::alloc_async(state, here, bytes, stream)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFreeAsync(at: CuAddress, stream: CuStream) -> Code {
-    anywhere(|state, here| memory::free_async(state, here, at, stream))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemHostAlloc(at: Out<u64>, bytes: usize, flags: c_uint) -> Code {
-    call(|state, here| give(at, || memory::alloc_host(state, here, bytes, flags)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFreeHost(at: u64) -> Code {
-    anywhere(|state, here| memory::free_host(state, here, at))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostRegister_v2(at: u64, bytes: usize, flags: c_uint) -> Code {
-    call(|state, here| {
-        // SAFETY: as `cuda.h` requires of the caller, the memory exists until it is unregistered.
-        unsafe { memory::register(state, here, at, bytes, flags) }
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemHostUnregister(at: u64) -> Code {
-    call(|state, here| memory::unregister(state, here, at))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpy(to: CuAddress, from: CuAddress, bytes: usize) -> Code {
+fn copy_blocking(to: u64, from: u64, bytes: usize) -> Code {
     call(|state, here| memory::copy_blocking(state, here, memory::row(to, from, bytes)))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyAsync(
-    to: CuAddress,
-    from: CuAddress,
-    bytes: usize,
-    stream: CuStream,
-) -> Code {
-    submits("cuMemcpyAsync", |state, here| {
-        let copies = [memory::row(to, from, bytes)];
-        let copies = if bytes == 0 { &[][..] } else { &copies };
-        memory::copy(state, here, copies, stream)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpy2DAsync_v2(copy: Option<&Memcpy2d>, stream: CuStream) -> Code {
-    submits("cuMemcpy2DAsync_v2", |state, here| {
-        let copies = pitched::plane(copy.ok_or(INVALID_VALUE)?)?;
-        memory::copy(state, here, &copies, stream)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8_v2(at: CuAddress, value: u8, count: usize) -> Code {
-    call(|state, here| memory::fill_blocking(state, here, at, value, count))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8Async(at: CuAddress, value: u8, count: usize, stream: CuStream) -> Code {
-    submits("cuMemsetD8Async", |state, here| {
-        memory::fill(state, here, (at, value.into(), 1, count), stream)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD16Async(at: CuAddress, value: u16, count: usize, stream: CuStream) -> Code {
-    submits("cuMemsetD16Async", |state, here| {
-        memory::fill(state, here, (at, value.into(), 2, count), stream)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD32Async(
-    at: CuAddress,
-    value: c_uint,
-    count: usize,
-    stream: CuStream,
-) -> Code {
-    submits("cuMemsetD32Async", |state, here| {
-        memory::fill(state, here, (at, value, 4, count), stream)
-    })
+/// Copies in stream order: to, from, bytes.
+fn copy_all(copies: impl IntoIterator<Item = (u64, u64, usize)>, stream: CuStream) -> Code {
+    let copies = copies.into_iter().filter(|&(.., bytes)| bytes > 0);
+    let copies: Vec<_> = copies
+        .map(|(to, from, bytes)| memory::row(to, from, bytes))
+        .collect();
+    anywhere(|state, here| memory::copy(state, here, &copies, stream))
 }
