@@ -5,10 +5,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sidestream::backend::{Address, Backend, Copy, Fill, Payload, Reserve};
-use sidestream::cuda::driver::{CuAddress, CuStream, MemsetNode};
+use sidestream::cuda::driver::{CuAddress, CuStream, EVENT_DISABLE_TIMING, MemsetNode};
 use sidestream::op::{DeviceId, Kind, Memory as Place};
 
-use crate::codes::{Answer, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::codes::{
+    Answer, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY,
+};
 use crate::state::{Here, State};
 use crate::streams;
 
@@ -409,6 +411,40 @@ pub fn fill(
         Kind::Memset { stream },
         Payload::Fill(fill),
     )
+}
+
+/// Writes a value for which other streams wait: the machine knows only events.
+pub fn write_value(
+    state: &State,
+    here: Here,
+    at: CuAddress,
+    value: u32,
+    handle: CuStream,
+) -> Answer<()> {
+    fill(state, here, (at, value, 4, 1), handle)?;
+    let event = streams::create_event(state, here, EVENT_DISABLE_TIMING)?;
+    streams::record(state, here, event, handle)?;
+    let earlier = state.tables().values.insert(at, (value, event));
+    earlier.map_or(Ok(()), |(_, event)| streams::destroy_event(state, event))
+}
+
+/// Waits until a value is written. The write has to be submitted before.
+pub fn wait_value(
+    state: &State,
+    here: Here,
+    (at, value): (CuAddress, u32),
+    flags: u32,
+    handle: CuStream,
+) -> Answer<()> {
+    let written = state.tables().values.get(&at).copied();
+    let (last, event) = written.ok_or(NOT_SUPPORTED)?;
+    // `CU_STREAM_WAIT_VALUE_GEQ`, which is cyclic, and `CU_STREAM_WAIT_VALUE_EQ`.
+    match flags {
+        0 if last.wrapping_sub(value) as i32 >= 0 => {}
+        1 if last == value => {}
+        _ => return Err(NOT_SUPPORTED),
+    }
+    streams::wait_event(state, here, handle, event, 0)
 }
 
 /// Returns the rows of a node that fills memory.

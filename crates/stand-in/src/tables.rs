@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use sidestream::backend::Create;
-use sidestream::cuda::driver::{CuContext, CuFunction, CuStream, STREAM_LEGACY, STREAM_PER_THREAD};
+use sidestream::cuda::driver::{
+    CuAddress, CuContext, CuEvent, CuFunction, CuStream, STREAM_LEGACY, STREAM_PER_THREAD,
+};
 use sidestream::op::{DeviceId, EventId, GraphId, StreamId, StreamKind, ThreadId};
 
 use crate::capture::Captures;
@@ -27,6 +29,8 @@ pub struct Tables {
     pub nodes: Handles<NodeAt>,
     pub execs: Handles<Exec>,
     pub memory: Memory,
+    /// The last value that a stream wrote to each address for others to wait for, and the event after it.
+    pub values: HashMap<CuAddress, (u32, CuEvent)>,
     pub captures: Captures,
     /// Pairs of devices of which the first can access the second's memory.
     pub peers: HashSet<(DeviceId, DeviceId)>,

@@ -1,4 +1,4 @@
-//! The stand-in in place of CUPTI, and the library that `cuInit` loads.
+//! The stand-in in place of CUPTI, the library that `cuInit` loads, and functions that only other programs call.
 
 mod rig;
 
@@ -307,5 +307,55 @@ fn a_kernel_that_only_returns_needs_no_twin_and_has_its_parameters_places() {
             500
         );
         assert!(at.is_null() && status == 1);
+    }
+}
+
+#[test]
+fn values_order_streams_and_a_batch_copies_all_its_pieces() {
+    type Value = unsafe extern "C" fn(u64, u64, u32, u32) -> c_int;
+    type Batch = unsafe extern "C" fn(
+        *const u64,
+        *const u64,
+        *const usize,
+        usize,
+        *const c_void,
+        *const usize,
+        usize,
+        u64,
+    ) -> c_int;
+    let (rig, _) = rig();
+    let spin = rig.function(&rig::SPIN, c"spin");
+    let (first, second) = (rig.stream(), rig.stream());
+    let (flag, at) = (rig.memory(4), rig.memory(8));
+    let (from, to) = (rig.pinned(&[7u8; 8]).0, rig.pinned(&[0u8; 8]));
+    let (write, wait) = (
+        function::<Value>("cuStreamWriteValue32_v2"),
+        function::<Value>("cuStreamWaitValue32_v2"),
+    );
+    let none = std::ptr::null();
+    // SAFETY: the lists have as many elements as pieces, and the memory has 8 bytes.
+    unsafe {
+        assert_eq!(wait(second, flag, 2, 0), 801, "no stream writes it");
+        ok((rig.driver.cuMemsetD8_v2)(at, 0, 8));
+        ok(rig.launch(spin, &[1_000_000], first));
+        let batch = function::<Batch>("cuMemcpyBatchAsync_v2");
+        let (pieces, lengths) = ([at, at + 6], [3, 2]);
+        ok(batch(
+            pieces.as_ptr(),
+            [from, from].as_ptr(),
+            lengths.as_ptr(),
+            2,
+            none,
+            none.cast(),
+            0,
+            first,
+        ));
+        ok(write(first, flag, 3, 0));
+        ok(wait(second, flag, 2, 0));
+        ok(rig.copy(to.0, at, 8, second));
+        ok(rig.synchronize(second));
+        assert_eq!(to.1.cast::<[u8; 8]>().read(), [7, 7, 7, 0, 0, 0, 7, 7]);
+        assert_eq!(rig.read::<u32>(flag, 1, second), [3]);
+        assert_eq!(wait(second, flag, 4, 1), 801, "it was 3");
     }
 }

@@ -45,7 +45,7 @@ macro_rules! driver {
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($arg: $type),*) -> Code {
                 #[repr(C)]
-                #[allow(dead_code, non_camel_case_types)]
+                #[allow(dead_code, non_camel_case_types, reason = "the subscriber reads the arguments")]
                 struct Params<$($arg),*> { $($arg: $arg),* }
                 let params = Params { $($arg),* };
                 crate::functions::cupti::traced($cbid, stringify!($name), (&raw const params).cast(), || $body)
@@ -140,7 +140,7 @@ fn launched(cbid: u32, params: *const c_void) -> Option<CuFunction> {
         LAUNCH_EX => 1,
         _ => return None,
     };
-    // SAFETY: so many words from their start, both structures have the function.
+    // SAFETY: this many words after its start, the structure has the function.
     Some(unsafe { *params.cast::<CuFunction>().add(place) })
 }
 

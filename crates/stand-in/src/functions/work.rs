@@ -260,12 +260,15 @@ driver! {
         })
     }
 
-    /// A fill, as far as the machine is concerned.
     663 fn cuStreamWriteValue32_v2(stream: CuStream, at: CuAddress, value: c_uint, flags: c_uint) {
-        anywhere(|state, here| match flags {
-            0 | 1 => memory::fill(state, here, (at, value, 4, 1), stream),
+        call(|state, here| match flags {
+            0 | 1 => memory::write_value(state, here, at, value, stream),
             _ => Err(INVALID_VALUE),
         })
+    }
+
+    659 fn cuStreamWaitValue32_v2(stream: CuStream, at: CuAddress, value: c_uint, flags: c_uint) {
+        anywhere(|state, here| memory::wait_value(state, here, (at, value), flags, stream))
     }
 }
 
