@@ -14,6 +14,8 @@ mod json;
 mod overlap;
 mod overlap_own;
 mod patterns;
+#[cfg(target_os = "linux")]
+mod program;
 mod readme;
 mod record;
 mod recorded;

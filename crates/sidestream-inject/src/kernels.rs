@@ -42,10 +42,10 @@ const MAX_ADDRESSES: usize = 256;
 impl Kernels {
     /// Finds the driver's functions.
     pub fn new() -> Kernels {
-        let driver = Library::loaded("libcuda.so.1");
+        let driver = Library::loaded("libcuda.so.1").unwrap_or_else(Library::linked);
         let find = |name: &CStr| {
             // SAFETY: the type is that of `cuda.h`.
-            driver.and_then(|driver| unsafe { driver.function::<ParameterFn>(name) })
+            unsafe { driver.function::<ParameterFn>(name) }
         };
         Kernels {
             known: Mutex::new(HashMap::new()),

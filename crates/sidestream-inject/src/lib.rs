@@ -11,15 +11,19 @@
 #![cfg_attr(not(injected), allow(dead_code))]
 
 pub mod calls;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod cupti;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod kernels;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod listen;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod ring;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
+mod sites;
+#[cfg(target_os = "linux")]
+mod stack;
+#[cfg(target_os = "linux")]
 mod system;
 pub mod wire;
 
@@ -32,6 +36,9 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("kernels.rs", include_str!("kernels.rs")),
     ("listen.rs", include_str!("listen.rs")),
     ("ring.rs", include_str!("ring.rs")),
+    ("sites.rs", include_str!("sites.rs")),
+    ("stack.rs", include_str!("stack.rs")),
+    ("stack/rule.rs", include_str!("stack/rule.rs")),
     ("system.rs", include_str!("system.rs")),
     ("wire.rs", include_str!("wire.rs")),
 ];

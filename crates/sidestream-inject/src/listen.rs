@@ -9,12 +9,15 @@ use crate::calls::{ApiCall, Behind, CALLS, Does, Moment};
 use crate::cupti::{Cupti, DRIVER, Data, NotSubscribed};
 use crate::kernels::{Kernels, LaunchArguments, text};
 use crate::ring::SharedRing;
+use crate::sites::Sites;
 use crate::system::{self, Library};
 use crate::wire::{CALL_WORDS, CUPTI, FOLDER, Head, LIGHT, READER, Tag};
 
 struct Listener {
     ring: SharedRing,
     kernels: Kernels,
+    /// `None` if call sites are not asked for.
+    sites: Option<Sites>,
     /// By CUPTI's number of a call: one more than its position in [`CALLS`], and the highest bit if a null stream is the
     /// thread's own.
     rows: Vec<u16>,
@@ -57,6 +60,7 @@ fn begin() {
     let listener = Listener {
         ring,
         kernels: Kernels::new(),
+        sites: (!is_light).then(Sites::default),
         rows,
     };
     if LISTENER.set(listener).is_err() {
@@ -163,7 +167,11 @@ impl Listener {
         words.clear();
         words.push(u64::from(system::thread()) | u64::from(result) << 32);
         words.push(data.context);
-        words.push(0);
+        let site = self
+            .sites
+            .as_ref()
+            .map_or(0, |sites| sites.here(&self.ring));
+        words.push(u64::from(site));
         // SAFETY: the structure has so many words, as the table says.
         let arguments =
             unsafe { std::slice::from_raw_parts(data.arguments, usize::from(call.words)) };

@@ -41,6 +41,12 @@ impl Library {
         Library::with(file, RTLD_LAZY | RTLD_NOLOAD)
     }
 
+    /// Returns what the program itself was linked with, together.
+    pub fn linked() -> Library {
+        // `RTLD_DEFAULT`.
+        Library(std::ptr::null_mut())
+    }
+
     fn with(file: &str, flags: c_int) -> Option<Library> {
         let file = CString::new(file).ok()?;
         // SAFETY: the name ends with a zero. What the initialisers of the user's libraries do is theirs.

@@ -52,18 +52,25 @@ pub enum Tag {
     End = 5,
     /// The rest of the ring is unused: the next record is at its beginning.
     Skip = 6,
+    /// A program file or library: the distance from its addresses to those in memory, and its path as bytes.
+    Module = 7,
+    /// A place of calls: its number, then for each frame, the innermost first, the distance of its module and the address in
+    /// the file.
+    Site = 8,
 }
 
 impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
-        const ALL: [Tag; 6] = [
+        const ALL: [Tag; 8] = [
             Tag::Call,
             Tag::Kernel,
             Tag::Problem,
             Tag::Note,
             Tag::End,
             Tag::Skip,
+            Tag::Module,
+            Tag::Site,
         ];
         ALL.into_iter().find(|tag| *tag as u8 == number)
     }
@@ -102,6 +109,9 @@ impl Head {
         })
     }
 }
+
+/// The largest number of frames of a place.
+pub const FRAMES: usize = 8;
 
 /// The number of words of a call before its arguments.
 pub const CALL_WORDS: usize = 4;

@@ -43,7 +43,11 @@ pub struct Process {
     events: HashMap<u64, EventId>,
     spare_events: Vec<EventId>,
     declared_events: u32,
-    sites: HashMap<(u16, u64), SiteId>,
+    sites: HashMap<(u16, u64, u32), SiteId>,
+    /// By load address: the files of code.
+    modules: HashMap<u64, String>,
+    /// By place: the frames, each as the load address of its module and its address in that.
+    stacks: HashMap<u32, Vec<[u64; 2]>>,
     /// The buffer that stands for all addresses, in which all others lie.
     everything: Option<BufferId>,
     buffers: u32,
@@ -65,8 +69,8 @@ enum Handle {
     Created(u64),
 }
 
-/// The addresses that CUDA uses.
-const ADDRESSES: u64 = 1 << 57;
+/// The end of all addresses: the largest buffer of a log.
+const ADDRESSES: u64 = sidestream::log::limits::BUFFER_BYTES;
 
 /// A call that is being translated.
 struct Now<'a> {
@@ -94,6 +98,17 @@ impl Process {
                         .insert(kernel, KnownKernel::new(&text(name, head.index)));
                 }
             }
+            Tag::Module => {
+                if let Some((&bias, path)) = record.split_first() {
+                    self.modules.insert(bias, text(path, head.index));
+                }
+            }
+            Tag::Site => {
+                if let Some((&site, frames)) = record.split_first() {
+                    let (frames, _) = frames.as_chunks();
+                    self.stacks.insert(site as u32, frames.to_vec());
+                }
+            }
             Tag::Problem => self.problem = Some(text(record, head.index)),
             Tag::End => self.has_ended = true,
             Tag::Note | Tag::Skip => {}
@@ -115,7 +130,7 @@ impl Process {
         let device = self.contexts.get(&before[1]).copied().unwrap_or_default();
         let thread = self.thread(thread, out);
         self.hand_over(thread, out);
-        let site = self.site(head.index, call, words, out);
+        let site = self.site(head.index, call, words, before[2] as u32, out);
         let now = Now {
             words,
             per_thread: head.per_thread,
@@ -495,7 +510,7 @@ impl Process {
         else {
             return;
         };
-        let site = self.sites[&(u16::MAX, 0)];
+        let site = self.sites[&(u16::MAX, 0, 0)];
         let flag = FlagId(0);
         for (thread, kind) in [
             (waited, Kind::SetFlag { flag }),
@@ -518,7 +533,7 @@ impl Process {
         }
         if self.threads.is_empty() {
             out.take(&Record::site("handed over between threads"));
-            self.sites.insert((u16::MAX, 0), SiteId(0));
+            self.sites.insert((u16::MAX, 0, 0), SiteId(0));
         }
         let id = ThreadId(self.threads.len() as u32);
         let name = match id.0 {
@@ -531,7 +546,14 @@ impl Process {
         id
     }
 
-    fn site(&mut self, row: u16, call: &ApiCall, words: &[u64], out: &mut dyn Hears) -> SiteId {
+    fn site(
+        &mut self,
+        row: u16,
+        call: &ApiCall,
+        words: &[u64],
+        place: u32,
+        out: &mut dyn Hears,
+    ) -> SiteId {
         let kernel = match call.what {
             Does::Launch(kernel, ..) | Does::LaunchEx(kernel, ..) => {
                 words.get(usize::from(kernel)).copied().unwrap_or(0)
@@ -539,7 +561,7 @@ impl Process {
             _ => 0,
         };
         let fresh = SiteId(self.sites.len() as u32);
-        *self.sites.entry((row, kernel)).or_insert_with(|| {
+        *self.sites.entry((row, kernel, place)).or_insert_with(|| {
             let text = match self.kernels.get(&kernel) {
                 Some(kernel) if !kernel.name.is_empty() => &kernel.name,
                 _ => call.name,

@@ -17,7 +17,14 @@ pub const FOLDER: &str = env!("CARGO_TARGET_TMPDIR");
 /// Runs the command that was built together with the tests. It must not panic, and no signal may end it.
 #[track_caller]
 pub fn sidestream<S: AsRef<OsStr>>(args: &[S]) -> Ran {
+    sidestream_with::<S, &str>(args, &[])
+}
+
+/// Like [`sidestream`], with environment variables.
+#[track_caller]
+pub fn sidestream_with<S: AsRef<OsStr>, V: AsRef<OsStr>>(args: &[S], set: &[(&str, V)]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sidestream"));
+    command.envs(set.iter().map(|(name, value)| (name, value.as_ref())));
     command.args(args).current_dir(FOLDER).stdin(Stdio::null());
     let output = command.output().expect("the command was built");
     let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");

@@ -1,0 +1,78 @@
+//! Tests `sidestream check -- PROGRAM` with the stand-in in place of the driver and of CUPTI.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use crate::command::{FOLDER, Ran, sidestream_with};
+
+/// Compiles a program of `tests/programs` for the stand-in, and returns the file.
+pub fn compiled(name: &str) -> PathBuf {
+    static LINKER: Mutex<()> = Mutex::new(());
+    let _one = LINKER.lock();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(name);
+    let program = Path::new(FOLDER).join(name).with_extension("program");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-g", "-O1", "-pthread", "-Wall", "-Werror", "-o"])
+        .args([&program, &source])
+        .arg(driver());
+    let done = compiler.status().expect("Rust's linker is a C compiler");
+    assert!(done.success(), "{}", source.display());
+    program
+}
+
+fn driver() -> PathBuf {
+    sidestream_stand_in::library().expect("Cargo has built it beside this test")
+}
+
+/// Runs a verb on a program of `tests/programs`.
+#[track_caller]
+pub fn listened(verb: &[&str], program: &Path, arguments: &[&str]) -> Ran {
+    let program = program.to_str().expect("a path in UTF-8");
+    let cupti = [("SIDESTREAM_CUPTI", driver())];
+    sidestream_with(&[verb, &["--", program], arguments].concat(), &cupti)
+}
+
+#[test]
+fn a_missing_wait_is_found_and_a_repaired_program_is_clean() {
+    let program = compiled("waits.c");
+    let racy = listened(&["check"], &program, &[]);
+    assert_eq!((racy.code, racy.err.as_str()), (1, ""), "{}", racy.out);
+    assert!(racy.out.contains("done\n"), "{}", racy.out);
+    for part in [
+        "2 races",
+        "cuMemcpyHtoDAsync_v2",
+        "scale",
+        "nothing makes stream 1 wait for stream 0",
+    ] {
+        assert!(racy.out.contains(part), "{part}: {}", racy.out);
+    }
+    let repaired = listened(&["check"], &program, &["repaired"]);
+    assert_eq!(
+        (repaired.code, repaired.err.as_str()),
+        (0, ""),
+        "{}",
+        repaired.out
+    );
+    assert!(repaired.out.contains("no race"), "{}", repaired.out);
+}
+
+#[test]
+fn a_program_that_dies_or_fails_is_checked_up_to_there() {
+    let program = compiled("waits.c");
+    let died = listened(&["check"], &program, &["dies"]);
+    assert_eq!(died.code, 128 + 6);
+    assert!(
+        died.err
+            .contains("was ended by signal 6; the report covers its calls up to there"),
+        "{}",
+        died.err
+    );
+    assert!(died.out.contains("1 race"), "{}", died.out);
+    let failed = listened(&["check"], &program, &["fails"]);
+    assert_eq!(failed.code, 7);
+    assert!(failed.out.contains("1 race"), "{}", failed.out);
+}

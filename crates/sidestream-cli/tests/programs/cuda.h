@@ -1,0 +1,49 @@
+// What the test programs use of CUDA's driver API.
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int CUresult;
+typedef unsigned long long CUdeviceptr;
+typedef struct context *CUcontext;
+typedef struct stream *CUstream;
+typedef struct event *CUevent;
+typedef struct module *CUmodule;
+typedef struct function *CUfunction;
+
+CUresult cuInit(unsigned flags);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, int device);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxSynchronize(void);
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
+CUresult cuStreamDestroy_v2(CUstream stream);
+CUresult cuEventCreate(CUevent *event, unsigned flags);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t bytes);
+CUresult cuMemFree_v2(CUdeviceptr at);
+CUresult cuMemAllocAsync(CUdeviceptr *at, size_t bytes, CUstream stream);
+CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream);
+CUresult cuMemHostAlloc(void **at, size_t bytes, unsigned flags);
+CUresult cuMemFreeHost(void *at);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared, CUstream stream, void **parameters, void **extra);
+
+#define MUST(call)                                                                     \
+    do {                                                                               \
+        CUresult code = call;                                                          \
+        if (code != 0) {                                                               \
+            fprintf(stderr, "line %d: %s is %d\n", __LINE__, #call, code);             \
+            exit(70);                                                                  \
+        }                                                                              \
+    } while (0)
+
+enum { NON_BLOCKING = 1, BYTES = 4096 };
