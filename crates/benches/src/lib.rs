@@ -194,7 +194,7 @@ impl Writer {
                 Mode::Read => {
                     self.reads[buffer].insert(stream.0, tick);
                 }
-                Mode::Write => {
+                Mode::Write | Mode::MayWrite => {
                     self.reads[buffer].clear();
                     self.writes[buffer] = (stream.0, tick);
                 }

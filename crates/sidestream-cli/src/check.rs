@@ -25,8 +25,8 @@ use crate::{input, output, program, reduce, text};
 /// program, which then runs on simulated GPUs.
 ///
 /// Exit code: 0 no race (there may be remarks), 1 a race, 2 a file that cannot be read or a program that breaks the format, 3 a
-/// call that CUDA refuses or a code block that cannot be checked completely, 4 only races of which CUDA leaves open whether
-/// they can happen. If several apply, it is the first of 2, 1, 3, 4.
+/// call that CUDA refuses or a code block that cannot be checked completely, 4 only races of which it is
+/// not certain that they can happen. If several apply, it is the first of 2, 1, 3, 4.
 #[derive(Parser)]
 pub struct Args {
     /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or Markdown files; - is standard
@@ -433,7 +433,7 @@ fn show(
 pub fn outcome(checked: &Checked) -> Outcome {
     let races = &checked.report.races;
     match checked.report.verdict() {
-        _ if races.iter().any(|race| race.severity == Severity::Error) => Outcome::Race,
+        _ if races.iter().any(|race| race.severity() == Severity::Error) => Outcome::Race,
         Verdict::Error => Outcome::Refused,
         Verdict::Race => Outcome::Warnings,
         Verdict::Clean => Outcome::Clean,

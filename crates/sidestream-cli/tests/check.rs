@@ -113,7 +113,7 @@ fn races_that_cuda_leaves_open_are_not_errors() {
         "\
 FILE: left_open: 1 race that CUDA leaves open, 1 remark
 
-  HOST_RAW on P: the host reads and the device writes, in no defined order. CUDA leaves open whether that call waits.
+  HOST_RAW on P: the host reads and the device writes, in no defined order. CUDA leaves open whether the call waits.
     op 1 (line 4) on s1: copy_async, s: s1, from: A, to: P
     op 2 (line 5) on t0: host_read, buf: P
     nothing makes t0 wait for s1
@@ -277,7 +277,8 @@ fn the_json_of_a_program_is_as_the_format_says() {
                "races": [{"kind": "HOST_RAW", "buffer": "P", "first": 1, "second": 2,
                           "severity": "warn", "streams": ["s1", "t0"],
                           "fix": "sync_stream st=s1 before 2",
-                          "count": 1, "sites": [null, null]}],
+                          "count": 1, "sites": [null, null],
+                          "doubt": "CUDA leaves open whether the call waits"}],
                "lints": [{"code": "UNPINNED_ASYNC_COPY", "op": 1}], "error": null}),
         json!({"name": "refused", "verdict": "error", "races": [], "lints": [],
                "error": {"at": 1, "code": "InvalidResourceHandle"},

@@ -193,7 +193,7 @@ fn logs_that_cannot_become_a_trace_are_refused_before_writing() {
 /// Bytes after the header: each error in spans and times gives one line that names the place.
 #[test]
 fn inconsistent_spans_and_times() {
-    let head = b"SIDESTRM\x02\0\0\0\0\0\0\0\x04\0\x05\0";
+    let head = b"SIDESTRM\x03\0\0\0\0\0\0\0\x04\0\x05\0";
     let deep = [7, 1, 0, 0].repeat(257);
     let name = [&[7, 1, 0, 0x81, 0x20][..], &[b'n'; 4_097]].concat();
     for (bytes, says) in [

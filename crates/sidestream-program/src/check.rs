@@ -127,12 +127,15 @@ pub fn checked_json(checked: &Checked) -> Value {
             "buffer": race.buffer.map(|buffer| names.buffer(buffer)),
             "first": race.first.0,
             "second": race.second.0,
-            "severity": race.severity.name(),
+            "severity": race.severity().name(),
             "streams": [place(race.chains.0), place(race.chains.1)],
             "fix": checked.fix_text(&race.fix),
             "count": race.count,
             "sites": [site(race.first_site), site(race.second_site)],
         });
+        if let Some(doubt) = race.doubt {
+            line["doubt"] = doubt.text().into();
+        }
         // Only the log of a run has spans.
         if race.spans != (None, None) {
             let span = |span: Option<SpanId>| span.map(|span| names.span(span));

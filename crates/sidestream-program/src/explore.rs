@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use sidestream::engine::Profile;
-use sidestream::op::{BufferId, OpId};
+use sidestream::op::{BufferId, Mode, OpId};
 use sidestream::sim::{Schedule, Witness};
 
 use crate::check::check;
@@ -164,7 +164,11 @@ fn first_difference(usual: &[Vec<Witness>], other: &[Vec<Witness>]) -> Option<Pl
 /// Returns the buffer through which an op touched these bytes, and the offset of the bytes in it.
 fn buffer_of(run: &Run, op: OpId, wrote: bool, arena: u32, start: u64) -> Option<(BufferId, u64)> {
     run.accesses(op)
-        .filter(|access| (access.mode == sidestream::op::Mode::Write) == wrote)
+        .filter(|access| match access.mode {
+            Mode::Read => !wrote,
+            Mode::Write => wrote,
+            Mode::MayWrite => true,
+        })
         .find_map(|access| {
             let (at, first, last) = run.sim.place(access);
             let inside = at == arena && (first..last).contains(&start);

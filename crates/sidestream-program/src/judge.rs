@@ -37,7 +37,7 @@ pub fn unmet(expect: &Expect, checked: &Checked) -> Vec<String> {
                 race.kind == pair.kind && ops == (pair.first, pair.second) && buffer == pair.buffer
             };
             let found = report.races.iter().find(is_pair);
-            if found.is_none_or(|race| race.severity != *severity) {
+            if found.is_none_or(|race| race.severity() != *severity) {
                 let (kind, severity) = (pair.kind.code(), severity.name());
                 unmet.push(format!(
                     "no {kind} of severity {severity} between ops {} and {} was found",

@@ -212,6 +212,9 @@ impl<'a> Lowering<'a> {
         for &write in &fields.writes {
             self.touch(write, Mode::Write, accesses);
         }
+        for &guess in &fields.may_write {
+            self.touch(guess, Mode::MayWrite, accesses);
+        }
         let memory = |at: usize, accesses: &Accesses| {
             let buffer = accesses.get(at)?.buffer;
             Some(self.out.buffers[buffer.0 as usize].memory)

@@ -159,6 +159,8 @@ pub struct Fields {
     pub reads: Vec<Access>,
     /// Accesses that write.
     pub writes: Vec<Access>,
+    /// Accesses that read or write; it is not known which.
+    pub may_write: Vec<Access>,
     /// Bytes of an earlier buffer that an allocation uses; fresh ones if absent.
     pub over: Option<Access>,
     /// Device; the caller's current one if absent.

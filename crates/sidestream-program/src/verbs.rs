@@ -29,6 +29,7 @@ pub(crate) enum Slot {
     Reads(Side),
     Write(Side),
     Writes(Side),
+    MayWrite,
     Over,
     Device,
     Number {
@@ -56,6 +57,7 @@ const SRC: Field = field("src", Slot::Source);
 const EV: Field = field("ev", Slot::Event);
 const R: Field = field("r", Slot::Reads(Side::Device));
 const W: Field = field("w", Slot::Writes(Side::Device));
+const MAY_WRITE: Field = field("may_write", Slot::MayWrite);
 const HOST_R: Field = field("r", Slot::Reads(Side::Host));
 const HOST_W: Field = field("w", Slot::Writes(Side::Host));
 const FROM: Field = field("from", Slot::Read(Side::Device));
@@ -92,7 +94,7 @@ macro_rules! verbs {
 
 verbs! {
     "A kernel launch, or `repeat` equal ones."
-    Kernel "kernel" [S] [R, W, field("repeat", Slot::Number { least: 1 })]
+    Kernel "kernel" [S] [R, W, MAY_WRITE, field("repeat", Slot::Number { least: 1 })]
     "An asynchronous copy."
     CopyAsync "copy_async" [S, FROM, TO] []
     "An asynchronous copy between memory of two devices: that of the stream and a peer."
@@ -106,7 +108,7 @@ verbs! {
     "A function on the host, in stream order; it raises a flag at its end."
     HostFunc "host_func" [S] [HOST_R, HOST_W, field("sets", Slot::Raised)]
     "A replay of a graph, with all that it reads and writes."
-    GraphLaunch "graph_launch" [S, field("g", Slot::Graph)] [R, W]
+    GraphLaunch "graph_launch" [S, field("g", Slot::Graph)] [R, W, MAY_WRITE]
     "Records an event in a stream."
     Record "record" [EV, S] []
     "A stream waits for the last record of an event."

@@ -80,6 +80,7 @@ fn value(program: &Program, fields: &Fields, slot: Slot) -> Option<String> {
         Slot::Reads(_) => list(&fields.reads),
         Slot::Write(_) => fields.writes.first().map(access),
         Slot::Writes(_) => list(&fields.writes),
+        Slot::MayWrite => list(&fields.may_write),
         Slot::Over => fields.over.as_ref().map(access),
         Slot::Device => fields.device.map(|device| device.0.to_string()),
         Slot::Number { .. } => fields.number.map(|number| number.to_string()),

@@ -580,7 +580,7 @@ impl Case {
             buffer: race.buffer.map(name),
             first: race.first.0 as usize,
             second: race.second.0 as usize,
-            severity: race.severity.name().to_owned(),
+            severity: race.severity().name().to_owned(),
         };
         let lints = report.lints.iter();
         Printed {

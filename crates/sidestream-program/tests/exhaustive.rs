@@ -454,7 +454,7 @@ impl Cells {
         let within = self.borders[&memory].range(start..end);
         let touch = |(_, &cell): (&u64, &usize)| Touch {
             cell,
-            writes: access.mode == Mode::Write,
+            writes: access.mode != Mode::Read,
             buffer: access.buffer,
         };
         within.map(touch).collect()

@@ -366,6 +366,62 @@ fn copies_and_the_host() {
     ]);
 }
 
+/// A kernel that receives memory may only read it: a race that needs a write is a warning, and hides no error.
+#[test]
+fn a_race_that_needs_a_guess_is_a_warning() {
+    all(&[
+        (
+            "against a read, and two of a kind",
+            "",
+            "kernel, s: s1, may_write: [A]; kernel, s: s2, r: [A], may_write: [B]; kernel, s: s3, may_write: [B]",
+            "RAW A 0 1?; RAW B 1 2?",
+            "kernel, s: s1, r: [A]; kernel, s: s2, r: [A], w: [B]; kernel, s: s3, r: [C]",
+        ),
+        (
+            "against a certain write, before and after",
+            "",
+            "memset_async, s: s1, to: A; kernel, s: s2, may_write: [A, B]; memset_async, s: s1, to: B",
+            "RAW A 0 1; WAR B 1 2",
+            "memset_async, s: s1, to: A; wait_stream, s: s2, src: s1; kernel, s: s2, may_write: [A, B]; wait_stream, s: s1, src: s2; memset_async, s: s1, to: B",
+        ),
+        (
+            "a guess between a write and a read",
+            "",
+            "memset_async, s: s1, to: A; kernel, s: s1, may_write: [A]; kernel, s: s2, r: [A]",
+            "RAW A 0 2; RAW A 1 2?",
+            "memset_async, s: s1, to: A; kernel, s: s1, may_write: [A]; wait_stream, s: s2, src: s1; kernel, s: s2, r: [A]",
+        ),
+        (
+            "a guess between a read and a write",
+            "",
+            "kernel, s: s1, r: [A]; kernel, s: s1, may_write: [A]; kernel, s: s1, r: [A]; memset_async, s: s2, to: A",
+            "WAR A 1 3; WAR A 2 3",
+            "kernel, s: s1, r: [A]; kernel, s: s1, may_write: [A]; kernel, s: s1, r: [A]; wait_stream, s: s2, src: s1; memset_async, s: s2, to: A",
+        ),
+        (
+            "two reads at the same sites as a write and a read are no less certain",
+            "",
+            "kernel, s: s1, may_write: [A], site: a; kernel, s: s2, r: [A], site: b; kernel, s: s1, w: [A], site: a; wait_stream, s: s1, src: s2; kernel, s: s2, r: [A], site: b",
+            "RAW A 0 1?; WAR A 1 2; RAW A 2 4",
+            "kernel, s: s1, r: [A], site: a; kernel, s: s2, r: [A], site: b",
+        ),
+        (
+            "the ends of lives are certain",
+            "",
+            "malloc_async, buf: A, s: s1; kernel, s: s2, may_write: [A]; free_async, buf: A, s: s1",
+            "UBA A 0 1; UAF A 1 2",
+            "malloc_async, buf: A, s: s1; kernel, s: s1, may_write: [A]; free_async, buf: A, s: s1",
+        ),
+        (
+            "a graph",
+            "",
+            "graph_launch, s: s1, g: g, may_write: [A]; kernel, s: s2, r: [A]",
+            "RAW A 0 1?",
+            "graph_launch, s: s1, g: g, may_write: [A]; wait_stream, s: s2, src: s1; kernel, s: s2, r: [A]",
+        ),
+    ]);
+}
+
 /// R20, R22, R26, R31: CUDA leaves open whether a call blocks its caller.
 #[test]
 fn what_is_open_is_open_to_the_caller() {
@@ -672,7 +728,7 @@ fn findings(declared: &str, ops: &str) -> String {
         let buffer = race
             .buffer
             .map_or("-".to_owned(), |buffer| checked.names.buffer(buffer));
-        let open = match race.severity {
+        let open = match race.severity() {
             Severity::Warn => "?",
             Severity::Error => "",
         };

@@ -106,6 +106,8 @@ pub enum Mode {
     Read,
     /// Writes, and possibly reads.
     Write,
+    /// Reads or writes; it is not known which.
+    MayWrite,
 }
 
 /// Bytes `start..end` of a buffer, read or written.
@@ -117,7 +119,7 @@ pub struct Access {
     pub start: u64,
     /// One past the last byte. An access with `start == end` touches nothing.
     pub end: u64,
-    /// Read or write.
+    /// Whether the access reads or writes.
     pub mode: Mode,
 }
 

@@ -31,7 +31,7 @@ fn check_clean(program: &str) {
 fn render(report: &Report, names: &Names) -> Vec<String> {
     let race = |race: &Race| {
         let buffer = race.buffer.map_or("-".to_owned(), |b| names.buffer(b));
-        let warn = match race.severity {
+        let warn = match race.severity() {
             Severity::Warn => " (warn)",
             Severity::Error => "",
         };

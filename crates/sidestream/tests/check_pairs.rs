@@ -213,7 +213,7 @@ fn kind(first: &Made, second: &Made) -> RaceKind {
         (true, false, Read, Write) | (false, true, Write, Read) => RaceKind::HostRaw,
         (true, false, Write, Read) | (false, true, Read, Write) => RaceKind::HostWar,
         (_, _, Write, Write) => RaceKind::HostWaw,
-        (_, _, Read, Read) => unreachable!("two reads are no pair"),
+        _ => unreachable!("two reads are no pair, and nothing here only may write"),
     }
 }
 

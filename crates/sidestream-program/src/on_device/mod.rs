@@ -485,13 +485,17 @@ fn stream(device: &Device, declared: &lower::Stream) -> Result<Stream> {
     }
 }
 
-/// Returns the accesses of an op with one mode as places in blocks, in the order of the op.
+/// Returns the accesses of an op with one mode as places in blocks, in the order of the op. Bytes that the op may write
+/// are read and written.
 fn places<'a>(
     plan: &'a Plan<'_>,
     op: &'a Op,
     mode: Mode,
 ) -> impl Iterator<Item = (usize, u64, u64)> + 'a {
-    let of_mode = op.accesses.iter().filter(move |access| access.mode == mode);
+    let of_mode = op.accesses.iter().filter(move |access| match access.mode {
+        Mode::MayWrite => true,
+        known => known == mode,
+    });
     of_mode.map(|access| {
         let (block, from) = plan.places[access.buffer.0 as usize];
         (block, from + access.start, from + access.end)

@@ -120,6 +120,7 @@ impl<'t, 'p> Reader<'t, 'p> {
             Slot::Reads(side) => fields.reads = self.accesses(view, side)?,
             Slot::Write(side) => fields.writes.push(self.access(view, side)?),
             Slot::Writes(side) => fields.writes = self.accesses(view, side)?,
+            Slot::MayWrite => fields.may_write = self.accesses(view, Side::Device)?,
             Slot::Over => {
                 let over = self.access(view, Side::Device)?;
                 let fits = |tenant| self.fits(tenant, over);

@@ -142,7 +142,7 @@ impl<'a> Cut<'a> {
             else {
                 return false;
             };
-            let writes = a.mode == Mode::Write || b.mode == Mode::Write;
+            let writes = a.mode != Mode::Read || b.mode != Mode::Read;
             root == other && low < end && start < high && writes
         };
         let is_of =

@@ -214,6 +214,7 @@ impl Lift<'_> {
                     match access.mode {
                         Mode::Read => fields.reads.push(used),
                         Mode::Write => fields.writes.push(used),
+                        Mode::MayWrite => fields.may_write.push(used),
                     }
                 }
             }
@@ -277,7 +278,7 @@ impl Lift<'_> {
         let (low, high) = self.program.range(used);
         let other = match known.mode {
             Mode::Read => to,
-            Mode::Write => from,
+            Mode::Write | Mode::MayWrite => from,
         };
         let name = self.free_letter(other);
         let beside = self.declare_buffer(name, other, DEFAULT_BYTES.max(high - low));
@@ -288,7 +289,7 @@ impl Lift<'_> {
         };
         let (read, write) = match known.mode {
             Mode::Read => (used, beside),
-            Mode::Write => (beside, used),
+            Mode::Write | Mode::MayWrite => (beside, used),
         };
         fields.reads.push(read);
         fields.writes.push(write);
@@ -450,7 +451,7 @@ fn verb(op: &Op) -> Option<Verb> {
         Kind::MemsetBlocking { .. } => Verb::Memset,
         Kind::HostAccess => match op.accesses.first()?.mode {
             Mode::Read => Verb::HostRead,
-            Mode::Write => Verb::HostWrite,
+            Mode::Write | Mode::MayWrite => Verb::HostWrite,
         },
         Kind::MallocAsync { .. } => Verb::MallocAsync,
         Kind::FreeAsync { .. } => Verb::FreeAsync,

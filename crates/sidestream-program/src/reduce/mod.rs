@@ -172,7 +172,7 @@ fn chosen(report: &Report, asked: Option<Pair>) -> Result<Option<&Race>, CannotR
     let fixes = report.mends(|race| race.fix);
     let shown = || fixes.iter().flat_map(|fix| &fix.races);
     let shown = || shown().filter_map(|&at| report.races.get(at));
-    let error = shown().find(|race| race.severity == Severity::Error);
+    let error = shown().find(|race| race.severity() == Severity::Error);
     Ok(error.or_else(|| shown().next()))
 }
 
@@ -206,7 +206,7 @@ impl Face {
         };
         Face {
             kind: race.kind,
-            severity: race.severity,
+            severity: race.severity(),
             in_streams: [in_stream(race.chains.0), in_stream(race.chains.1)],
             handed_on: handed_on.map(|on| (on.freed.is_some(), on.not_noted.is_some())),
             remedy,
@@ -237,7 +237,7 @@ impl Reduced {
         self.program.expect = Some(Expect {
             verdict: Expected::Race {
                 must: vec![must],
-                severity: found.severity,
+                severity: found.severity(),
                 distinct: None,
             },
             lints: lints.into_iter().collect(),

@@ -61,7 +61,7 @@ fn severity(race: &Race) -> &'static str {
 ///
 /// - Verdict, error and lints must be the oracle's.
 /// - Every printed race must be an unordered pair, of a kind that fits it and with its severity, in op order. No two
-///   may have the same kind, buffer and sites.
+///   may have the same kind, buffer, sites and severity.
 /// - For every pair with an adjacent conflict, a race with the same buffer and the same two sites must be printed, for
 ///   this pair or an earlier one. Its kind must fit the pair and be at least as strong as that of the adjacent
 ///   conflict.
@@ -89,6 +89,10 @@ pub fn faults(answer: &Answer, printed: &Printed) -> Vec<String> {
         format!("{:?}", sorted(&printed.lints)),
     );
 
+    let entry = |p: &PrintedRace| {
+        let mut races = answer.races.iter();
+        races.find(|r| (r.first, r.second, &r.buffer) == (p.first, p.second, &p.buffer))
+    };
     let mut before = None;
     let mut classes = BTreeSet::new();
     for p in &printed.races {
@@ -96,11 +100,7 @@ pub fn faults(answer: &Answer, printed: &Printed) -> Vec<String> {
             faults.push(format!("not in op order: {p:?}"));
         }
         before = Some((p.second, p.first));
-        let pair = answer
-            .races
-            .iter()
-            .find(|r| (r.first, r.second, &r.buffer) == (p.first, p.second, &p.buffer));
-        let Some(pair) = pair else {
+        let Some(pair) = entry(p) else {
             faults.push(format!("not an unordered conflict: {p:?}"));
             continue;
         };
@@ -111,7 +111,7 @@ pub fn faults(answer: &Answer, printed: &Printed) -> Vec<String> {
             faults.push(format!("the severity should be {}: {p:?}", severity(pair)));
         }
         let sites = (&answer.sites[p.first], &answer.sites[p.second]);
-        if !classes.insert((&p.kind, &p.buffer, sites)) {
+        if !classes.insert((&p.kind, &p.buffer, sites, &p.severity)) {
             faults.push(format!("alike to an earlier entry: {p:?}"));
         }
     }
@@ -124,6 +124,8 @@ pub fn faults(answer: &Answer, printed: &Printed) -> Vec<String> {
         let found = printed.races.iter().any(|p| {
             pair.fits.range(..=adjacent).any(|k| k.word() == p.kind)
                 && p.buffer == pair.buffer
+                // A guess does not stand for a race that is certain.
+                && (pair.severity != Severity::Error || !entry(p).is_some_and(|r| r.is_guess))
                 && (p.second, p.first) <= (pair.second, pair.first)
                 && p.first < answer.sites.len()
                 && p.second < answer.sites.len()

@@ -65,6 +65,7 @@ pub enum Act {
         s: String,
         r: Vec<Part>,
         w: Vec<Part>,
+        may_write: Vec<Part>,
         repeat: Option<u64>,
     },
     CopyAsync {
@@ -100,6 +101,7 @@ pub enum Act {
         g: String,
         r: Vec<Part>,
         w: Vec<Part>,
+        may_write: Vec<Part>,
     },
     Record {
         ev: String,

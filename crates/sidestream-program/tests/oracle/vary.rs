@@ -75,9 +75,13 @@ fn reuse(flag: &mut String, raised: &[String], rng: &mut Rng) {
 /// Returns the accesses of an op, except those that begin or end a life, which are always of whole buffers.
 fn parts_mut(act: &mut Act) -> Vec<&mut Part> {
     match act {
-        Act::Kernel { r, w, .. } | Act::HostFunc { r, w, .. } | Act::GraphLaunch { r, w, .. } => {
-            r.iter_mut().chain(w).collect()
+        Act::Kernel {
+            r, w, may_write, ..
         }
+        | Act::GraphLaunch {
+            r, w, may_write, ..
+        } => r.iter_mut().chain(w).chain(may_write).collect(),
+        Act::HostFunc { r, w, .. } => r.iter_mut().chain(w).collect(),
         Act::CopyAsync { from, to, .. }
         | Act::CopyPeer { from, to, .. }
         | Act::Copy { from, to } => vec![from, to],

@@ -55,7 +55,7 @@ class Race:
         buffer: The name of the buffer, if the program gives one.
         first: The index of the operation that comes first in the program, starting at 0.
         second: The index of the other operation.
-        severity: ``error``, or ``warn`` where CUDA leaves open whether the race can happen.
+        severity: ``error``, or ``warn`` where it is not certain that the race can happen.
         streams: The streams of the two operations.
         fix: The call that orders them, and where to put it.
         count: Number of pairs at the same two call sites.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use pyo3::prelude::*;
 use serde_json::{Value, json};
-use sidestream::check::{Fix, LintCode, Mend, Race, Report, Severity};
+use sidestream::check::{Doubt, Fix, LintCode, Mend, Race, Report, Severity};
 use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
@@ -68,7 +68,7 @@ impl Recorder {
                     real != Real::No,
                     may,
                     bytes,
-                    race.severity,
+                    race.severity(),
                     streams,
                 ));
             }
@@ -302,13 +302,9 @@ fn shown_race(
         "workspace": workspace.map(|stream| stream_name(stream, core)),
         "severity": match detail.doubt {
             Some(_) => Severity::Warn.name(),
-            None => race.severity.name(),
+            None => race.severity().name(),
         },
-        "doubt": match (&detail.doubt, race.severity) {
-            (Some(doubt), _) => Some(doubt.as_str()),
-            (None, Severity::Warn) => Some("CUDA leaves open whether the call waits"),
-            (None, Severity::Error) => None,
-        },
+        "doubt": detail.doubt.as_deref().or(race.doubt.map(Doubt::text)),
         "dtype": detail.tensor.as_ref().map(|tensor| &tensor.0),
         "shape": detail.tensor.as_ref().map(|tensor| &tensor.1),
         "bytes": detail.bytes.map(|(start, end)| [start, end]),

@@ -45,10 +45,10 @@ impl RaceKind {
     }
 }
 
-/// Whether CUDA leaves the order open or guarantees none at all.
+/// Whether a race is certain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// CUDA does not say whether a call blocks, so the program may happen to be correct.
+    /// The program may be correct, for a reason that [`Doubt`] names.
     Warn,
     /// Nothing orders the two.
     Error,
@@ -60,6 +60,37 @@ impl Severity {
         match self {
             Severity::Warn => "warn",
             Severity::Error => "error",
+        }
+    }
+}
+
+/// The reason why a race is not certain, and so only a warning.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Doubt {
+    /// CUDA does not say whether the first call blocks, or the second waits.
+    Waits,
+    /// A kernel receives the memory, and it is not known whether it writes.
+    MayOnlyRead,
+}
+
+impl Doubt {
+    /// Returns the reason as a clause, without a full stop.
+    pub fn text(self) -> &'static str {
+        match self {
+            Doubt::Waits => "CUDA leaves open whether the call waits",
+            Doubt::MayOnlyRead => {
+                "the kernel may only read these bytes: its parameter is not a pointer to const"
+            }
+        }
+    }
+
+    /// Returns what the program's author can do to settle the question, where that is another call than the fix.
+    pub fn settled_by(self) -> Option<&'static str> {
+        match self {
+            Doubt::Waits => None,
+            Doubt::MayOnlyRead => {
+                Some("declare the parameter a pointer to `const`, if the kernel only reads")
+            }
         }
     }
 }
@@ -127,6 +158,8 @@ impl Deed {
     const WRITES: u32 = 1 << 4;
     /// Set if the host makes the access: a thread, or a host function in stream order.
     const HOST: u32 = 1 << 5;
+    /// Set if it is not known whether the access writes.
+    const MAY: u32 = 1 << 6;
     /// The first bit of the thread's number. All numbers too large for the remaining bits share one value.
     const THREAD: u32 = 8;
     const NO_THREAD: u32 = u32::MAX >> Deed::THREAD;
@@ -143,6 +176,7 @@ impl Deed {
         match mode {
             Mode::Read => Deed(self.0 | Deed::READS),
             Mode::Write => Deed(self.0 | Deed::WRITES),
+            Mode::MayWrite => Deed(self.0 | Deed::READS | Deed::WRITES | Deed::MAY),
         }
     }
 
@@ -264,6 +298,10 @@ impl Use {
         self.deed.0 & Deed::WRITES != 0
     }
 
+    fn surely_writes(&self) -> bool {
+        self.deed.0 & (Deed::WRITES | Deed::MAY) == Deed::WRITES
+    }
+
     /// Makes this entry represent a read as well.
     pub(super) fn add_read(&mut self) {
         self.deed.0 |= Deed::READS;
@@ -315,19 +353,27 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
     }
 }
 
-/// Returns [`Severity::Warn`] only where CUDA leaves the behaviour open. `called_before` says whether the second
-/// access comes after the return of the call that issued the first.
+/// Whether two conflicting accesses conflict only if one of them writes that may only read.
+pub(super) fn is_guess(first: &Use, second: &Use) -> bool {
+    !first.surely_writes() && !second.surely_writes()
+}
+
+/// Returns the reason for doubt. `called_before` says whether the second access comes after the return of the call that
+/// issued the first.
 ///
 /// CUDA leaves open only whether a call blocks its caller. That matters only to the caller's next actions, and to
 /// threads that synchronize with the caller after that. For any other thread, and for everything that the host did or
 /// enqueued before the call, nothing is open.
-pub(super) fn severity_of(
+pub(super) fn doubt_of(
     first: &Use,
     first_in_stream: bool,
     second: &Use,
     memory: Memory,
     called_before: impl FnOnce() -> bool,
-) -> Severity {
+) -> Option<Doubt> {
+    if is_guess(first, second) {
+        return Some(Doubt::MayOnlyRead);
+    }
     let may_block = matches!(
         (first.deed.role(), memory),
         (Role::HoldsPageable, Memory::Pageable) | (Role::HoldsManaged, Memory::Managed)
@@ -335,9 +381,5 @@ pub(super) fn severity_of(
     let open = may_block && second.is_host_access()
         // The free may wait for pending work, but not for work that is enqueued after it.
         || second.deed.role() == Role::OpenEnd && first_in_stream;
-    if open && called_before() {
-        Severity::Warn
-    } else {
-        Severity::Error
-    }
+    (open && called_before()).then_some(Doubt::Waits)
 }

@@ -194,7 +194,7 @@ impl Watch {
         let (report, names) = (self.run.report(), self.run.names());
         let page = self.page(&report, &names);
         let found = &self.run.checker.races[known..];
-        if let Some(race) = found.iter().find(|r| r.severity == Severity::Error) {
+        if let Some(race) = found.iter().find(|r| r.severity() == Severity::Error) {
             return Some(page.race(race));
         }
         if report.error.is_some() {

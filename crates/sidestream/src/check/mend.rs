@@ -55,7 +55,7 @@ impl Report {
         mends.sort_by_key(|(before, _, mend)| (*before, mend.first));
         let telling = |at: &usize| {
             let race = &self.races[*at];
-            let warns = race.severity == Severity::Warn;
+            let warns = race.severity() == Severity::Warn;
             (warns, rank(race.kind), *at)
         };
         mends

@@ -62,7 +62,7 @@ use spans::Spans;
 use trail::Trails;
 use waits::Waits;
 
-pub use hazard::{RaceKind, Severity};
+pub use hazard::{Doubt, RaceKind, Severity};
 pub use lint::{Lint, LintCode};
 pub use live::{Findings, LIVE_MEMORY_BYTES, OnRace, live};
 pub use mend::Mend;
@@ -101,9 +101,10 @@ pub struct Checker {
     error: Option<Refused>,
 }
 
-/// The key of a race: pairs with equal keys are reported once.
+/// The key of a race: pairs with equal keys are reported once. The last field is whether the race is a guess, which must not
+/// hide one that is certain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Alike(RaceKind, Option<BufferId>, SiteId, SiteId);
+struct Alike(RaceKind, Option<BufferId>, SiteId, SiteId, bool);
 
 #[derive(Clone, Copy, Debug)]
 struct Recorded {
@@ -351,7 +352,7 @@ impl Checker {
             let stream = Chain::Stream(record.stream);
             let race = Race {
                 kind: RaceKind::Timing,
-                severity: Severity::Error,
+                doubt: None,
                 buffer: None,
                 handed_on: None,
                 first: record.op,
@@ -413,7 +414,13 @@ impl Checker {
 
     fn count_pair(&mut self, op: &Op, pair: &Unordered, kind: RaceKind) {
         let Unordered { first, second } = pair;
-        let alike = Alike(kind, Some(second.buffer), first.site, second.site);
+        let alike = Alike(
+            kind,
+            Some(second.buffer),
+            first.site,
+            second.site,
+            pair.is_guess(),
+        );
         if let Some(&at) = self.known.get(&alike) {
             self.races[at].count += 1;
             return;
@@ -426,7 +433,7 @@ impl Checker {
         let memory = self.shadow.memory_of(second.buffer);
         let race = Race {
             kind,
-            severity: hazard::severity_of(first, in_stream, second, memory, || {
+            doubt: hazard::doubt_of(first, in_stream, second, memory, || {
                 self.is_after_return(second, first, op.thread)
             }),
             buffer: Some(second.buffer),
@@ -479,7 +486,9 @@ impl Checker {
     }
 
     fn count(&mut self, race: Race) {
-        let alike = Alike(race.kind, race.buffer, race.first_site, race.second_site);
+        let is_guess = race.doubt == Some(Doubt::MayOnlyRead);
+        let (kind, buffer) = (race.kind, race.buffer);
+        let alike = Alike(kind, buffer, race.first_site, race.second_site, is_guess);
         let fresh = self.races.len();
         let at = *self.known.entry(alike).or_insert(fresh);
         if at == fresh {

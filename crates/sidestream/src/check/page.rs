@@ -1,7 +1,7 @@
 //! The findings of a check as text: for a stream program, a log, or a running program.
 
 use super::report::{Missing, Shown, one_line};
-use super::{Fix, Lint, LintCode, Mend, Names, Race, RaceKind, Refused, Report, Severity};
+use super::{Doubt, Fix, Lint, LintCode, Mend, Names, Race, RaceKind, Refused, Report};
 use crate::op::{OpId, SiteId};
 use crate::order::Chain;
 
@@ -141,10 +141,10 @@ impl Page<'_> {
             Some(buffer) => format!("{} on {}", race.kind.code(), names.buffer(buffer)),
             None => race.kind.code().to_owned(),
         };
-        let open = match race.severity {
-            Severity::Error => "",
-            Severity::Warn => " CUDA leaves open whether that call waits.",
-        };
+        let open = race.doubt.map_or_else(String::new, |doubt| {
+            let text = doubt.text();
+            format!(" {}{}.", text[..1].to_uppercase(), &text[1..])
+        });
         let [first, second] = [race.chains.0, race.chains.1].map(|chain| names.chain(chain));
         let reach = race.reach_text(self.names);
         let again = match race.count {
@@ -202,6 +202,9 @@ impl Page<'_> {
         let declare = self.listing.map(|listing| listing.to_declare(&race.fix));
         if let Some(declare) = declare.filter(|declare| !declare.is_empty()) {
             out += &format!("       with `streams: {{{}}}`\n", declare.join(", "));
+        }
+        if let Some(settled) = race.doubt.and_then(Doubt::settled_by) {
+            out += &format!("   or: {settled}\n");
         }
         // The caching allocator itself would have waited, had it known of the use.
         if let Some((on, stream)) = race.handed_on.and_then(|on| Some((on, on.not_noted?)))

@@ -1,4 +1,4 @@
-//! The last read of a range by every chain.
+//! The last read of a range by every chain, and its last access that may write.
 
 use super::hazard::Use;
 use crate::order::Near;
@@ -13,26 +13,25 @@ const NEAR: usize = 5;
 #[derive(Clone, Debug)]
 pub(super) struct Reads {
     near: [Use; NEAR],
-    /// The overflow, sorted by chain. Empty unless all of `near` is in use.
+    /// The reads that do not fit into `near`, and the accesses that may write.
     far: Option<Box<Far>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Far {
+    /// Sorted by chain. Empty unless all of `near` is in use.
     reads: Vec<Use>,
+    /// The accesses that may write, one per chain, sorted by chain.
+    guesses: Vec<Use>,
 }
 
-impl Far {
-    fn place(&mut self, chain: u32) -> &mut Use {
-        let at = self
-            .reads
-            .partition_point(|known| known.epoch.chain < chain);
-        let known = self.reads.get(at);
-        if known.is_none_or(|known| known.epoch.chain != chain) {
-            self.reads.insert(at, Use::NONE);
-        }
-        &mut self.reads[at]
+fn place_in(uses: &mut Vec<Use>, chain: u32) -> &mut Use {
+    let at = uses.partition_point(|known| known.epoch.chain < chain);
+    let known = uses.get(at);
+    if known.is_none_or(|known| known.epoch.chain != chain) {
+        uses.insert(at, Use::NONE);
     }
+    &mut uses[at]
 }
 
 impl Default for Reads {
@@ -51,6 +50,14 @@ impl Reads {
     pub(super) fn all_surely_before(&self, known: Near<'_>) -> bool {
         let near = self.near.iter().map(|read| read.is_surely_before(known));
         near.fold(true, |all, one| all & one) && (!self.may_be_far() || self.far_before(known))
+    }
+
+    /// Like [`Reads::all_surely_before`], for the accesses that may write.
+    #[inline]
+    pub(super) fn guesses_surely_before(&self, known: Near<'_>) -> bool {
+        let before = |guess: &Use| guess.is_surely_before(known);
+        let far = self.far.as_deref();
+        far.is_none_or(|far| far.guesses.iter().all(before))
     }
 
     /// Entries are filled in order, so while the last one is free there is no overflow.
@@ -73,6 +80,17 @@ impl Reads {
         }
     }
 
+    pub(super) fn for_each_guess(&self, each: impl FnMut(&Use)) {
+        if let Some(far) = &self.far {
+            far.guesses.iter().for_each(each);
+        }
+    }
+
+    /// Returns the entry of the last access of a chain that may write.
+    pub(super) fn guess(&mut self, chain: u32) -> &mut Use {
+        place_in(&mut self.far.get_or_insert_default().guesses, chain)
+    }
+
     /// Returns the entry of the last read of a chain.
     #[inline]
     pub(super) fn place(&mut self, chain: u32) -> &mut Use {
@@ -84,17 +102,16 @@ impl Reads {
         }
         match self.near.get_mut(place) {
             Some(near) => near,
-            None => self.far.get_or_insert_default().place(chain),
+            None => place_in(&mut self.far.get_or_insert_default().reads, chain),
         }
     }
 
     #[inline]
     pub(super) fn clear(&mut self) {
-        if self.may_be_far()
-            && let Some(far) = &mut self.far
-        {
-            // The vector keeps its capacity: memory that many chains have read will be read by many again.
+        if let Some(far) = &mut self.far {
+            // The vectors keep their capacity: memory that many chains have read will be read by many again.
             far.reads.clear();
+            far.guesses.clear();
         }
         self.near.iter_mut().for_each(Use::forget);
     }

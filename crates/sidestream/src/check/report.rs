@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::hazard::{RaceKind, Severity};
+use super::hazard::{Doubt, RaceKind, Severity};
 use super::lint::Lint;
 use super::spans::SpanId;
 use crate::op::{BufferId, DeviceId, EventId, OpId, SiteId, StreamId, StreamKind, ThreadId};
@@ -56,8 +56,8 @@ pub struct Refused {
 pub struct Race {
     /// The kind of the race.
     pub kind: RaceKind,
-    /// Whether CUDA leaves the order open.
-    pub severity: Severity,
+    /// The reason why the race is not certain; `None` if it is.
+    pub doubt: Option<Doubt>,
     /// The buffer that the second operation names; `None` for [`RaceKind::Timing`].
     pub buffer: Option<BufferId>,
     /// The buffer of the first operation, and its free, if the two operations name different buffers.
@@ -175,23 +175,23 @@ impl Report {
 
     /// Returns the counts of all findings in one line: `1 race, 2 remarks`.
     pub fn summary(&self) -> String {
-        let errors = self
-            .races
-            .iter()
-            .filter(|r| r.severity == Severity::Error)
-            .count();
-        let warnings = self.races.len() - errors;
+        let with = |doubt| self.races.iter().filter(|r| r.doubt == doubt).count();
         let mut parts = Vec::new();
         let mut count = |n: usize, one: &str, many: &str| match n {
             0 => {}
             1 => parts.push(format!("1 {one}")),
             n => parts.push(format!("{n} {many}")),
         };
-        count(errors, "race", "races");
+        count(with(None), "race", "races");
         count(
-            warnings,
+            with(Some(Doubt::Waits)),
             "race that CUDA leaves open",
             "races that CUDA leaves open",
+        );
+        count(
+            with(Some(Doubt::MayOnlyRead)),
+            "race if its kernel writes",
+            "races if their kernels write",
         );
         count(
             usize::from(self.error.is_some()),
@@ -201,7 +201,7 @@ impl Report {
         count(self.lints.len(), "remark", "remarks");
         if parts.is_empty() {
             "no race".to_owned()
-        } else if errors + warnings == 0 && self.error.is_none() {
+        } else if self.races.is_empty() && self.error.is_none() {
             format!("no race, {}", parts.join(", "))
         } else {
             parts.join(", ")
@@ -210,6 +210,14 @@ impl Report {
 }
 
 impl Race {
+    /// Returns whether the race is certain.
+    pub fn severity(&self) -> Severity {
+        match self.doubt {
+            Some(_) => Severity::Warn,
+            None => Severity::Error,
+        }
+    }
+
     /// Returns one line on how far the two chains are ordered.
     pub(crate) fn reach_text(&self, names: &Names) -> String {
         let names = Shown(names);

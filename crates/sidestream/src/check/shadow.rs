@@ -2,7 +2,8 @@
 //!
 //! State is kept by physical byte, not by buffer: an access stays stored after a free, so the next use of the bytes is
 //! compared with it (R52 to R56). For each range the state is the last write and, since that write, the last read of
-//! every chain: its size is bounded by the numbers of ranges and chains, however long the program runs.
+//! every chain and its last access that may write: its size is bounded by the numbers of ranges and chains, however
+//! long the program runs.
 //!
 //! # Why this state is sufficient, and why an ordered pair is never reported
 //! Each stored access carries its own epoch and is compared by itself with the clock of the new one, so a pair
@@ -10,10 +11,11 @@
 //! (Flanagan and Freund, PLDI 2009) stores less: it drops reads that a later read is ordered after, and keeps one of
 //! several racing writes, which is correct only up to the first race. Here "last" means last in call order,
 //! whether it raced or not. So a pair of accesses is compared if no write to the bytes was called between them
-//! and, if the first is a read, no further read of its chain. Any other pair is either ordered, or there is
-//! a compared pair between the two that is unordered.
+//! and, if the first is a read, no further read of its chain. Any other pair is either ordered, or there is a compared
+//! pair between the two that is unordered. An access that may write counts as neither: it hides only an earlier one of its
+//! chain that may write, too.
 
-use super::hazard::{Now, RaceKind, Use, kind_of};
+use super::hazard::{Now, RaceKind, Use, is_guess, kind_of};
 use super::ranges::{END, Ranges};
 use super::reads::Reads;
 use crate::log::Within;
@@ -47,7 +49,7 @@ struct Root {
 #[derive(Clone, Debug)]
 struct Cell {
     write: Use,
-    /// The last read of every chain since the write.
+    /// The last read of every chain since the write, and its last access that may write.
     reads: Reads,
 }
 
@@ -126,7 +128,7 @@ impl Shadow {
         let touches = |access: &&Access| performs.includes(access) && access.start < access.end;
         for access in accesses.iter().filter(touches) {
             let (root, start, end) = self.locate(access);
-            let writes = access.mode == Mode::Write;
+            let writes = access.mode != Mode::Read;
             self.roots[root].cells.visit(start, end, |cell| {
                 let mut tell = |earlier: &Use| {
                     if !earlier.is_none() && earlier.epoch.chain != chain {
@@ -134,6 +136,7 @@ impl Shadow {
                     }
                 };
                 tell(&cell.write);
+                cell.reads.for_each_guess(&mut tell);
                 if writes {
                     cell.reads.for_each(tell);
                 }
@@ -160,12 +163,10 @@ impl Shadow {
             let cells = &mut self.roots[root].cells;
             cells.visit(start, end, |cell| cell.check(now, access, known, found));
         }
-        for access in some.clone().filter(|access| access.mode == Mode::Read) {
+        for access in some.clone().filter(|access| access.mode != Mode::Write) {
             let (root, start, end) = self.locate(access);
             let cells = &mut self.roots[root].cells;
-            cells.visit(start, end, |cell| {
-                *cell.reads.place(now.chain()) = now.with(access)
-            });
+            cells.visit(start, end, |cell| cell.store(now, access));
         }
         for access in some.filter(|access| access.mode == Mode::Write) {
             let (root, start, end) = self.locate(access);
@@ -223,20 +224,29 @@ impl Cell {
     #[inline(always)]
     fn take(&mut self, now: &Now, access: &Access, known: Known<'_>, found: &mut Vec<Unordered>) {
         self.check(now, access, known, found);
+        self.store(now, access);
+    }
+
+    #[inline(always)]
+    fn store(&mut self, now: &Now, access: &Access) {
         match access.mode {
             Mode::Read => *self.reads.place(now.chain()) = now.with(access),
             Mode::Write => {
                 self.reads.clear();
                 self.write = now.with(access);
             }
+            Mode::MayWrite => *self.reads.guess(now.chain()) = now.with(access),
         }
     }
 
     #[inline(always)]
     fn check(&self, now: &Now, access: &Access, known: Known<'_>, found: &mut Vec<Unordered>) {
-        let writes = access.mode == Mode::Write;
+        let writes = access.mode != Mode::Read;
         let near = known.near;
-        if !self.write.is_surely_before(near) || (writes && !self.reads.all_surely_before(near)) {
+        if !self.write.is_surely_before(near)
+            || !self.reads.guesses_surely_before(near)
+            || (writes && !self.reads.all_surely_before(near))
+        {
             self.note(&now.with(access), known, found);
         }
     }
@@ -250,6 +260,7 @@ impl Cell {
             }
         };
         compare(&self.write);
+        self.reads.for_each_guess(&mut compare);
         if now.writes() {
             self.reads.for_each(compare);
         }
@@ -275,6 +286,8 @@ impl Root {
             let reads_too = |own: &Use| own.reads() && own.op == now.op && own.buffer == now.buffer;
             let mut has_read = reads_too(&cell.write);
             cell.reads.for_each(|read| has_read |= reads_too(read));
+            cell.reads
+                .for_each_guess(|read| has_read |= reads_too(read));
             if has_read {
                 write.add_read();
             }
@@ -309,15 +322,20 @@ impl Unordered {
         found.push(self);
     }
 
-    /// Keeps one entry for each earlier operation and buffer: the one whose kind takes precedence.
+    /// Keeps one entry for each earlier operation and buffer: one that is no guess, whose kind takes precedence.
     pub(super) fn keep_one_a_pair(found: &mut Vec<Unordered>) {
-        found.sort_by_key(|pair| (pair.pair(), pair.kind()));
+        found.sort_by_key(|pair| (pair.pair(), pair.is_guess(), pair.kind()));
         found.dedup_by_key(|pair| pair.pair());
     }
 
     /// Returns the race kind of the pair.
     pub(super) fn kind(&self) -> RaceKind {
         kind_of(&self.first, &self.second)
+    }
+
+    /// Whether the pair is a race only if an access writes that may only read.
+    pub(super) fn is_guess(&self) -> bool {
+        is_guess(&self.first, &self.second)
     }
 
     /// Returns the earlier operation and the buffer: one entry is kept for each.

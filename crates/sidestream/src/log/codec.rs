@@ -39,9 +39,12 @@ const STREAM_KINDS: [StreamKind; 4] = [
     StreamKind::Legacy,
 ];
 
+/// The modes of access, by their code.
+const MODES: [Mode; 3] = [Mode::Read, Mode::Write, Mode::MayWrite];
+
 /// Returns the code of a value: its index in the list.
 #[inline]
-fn code_of<T: PartialEq>(list: &[T; 4], value: T) -> u8 {
+fn code_of<T: PartialEq, const N: usize>(list: &[T; N], value: T) -> u8 {
     list.iter().position(|listed| *listed == value).unwrap_or(0) as u8
 }
 
@@ -381,9 +384,9 @@ pub(super) fn put_op(out: &mut Vec<u8>, op: &Op, declared: &Declared) {
     for access in &op.accesses {
         let bytes = declared.buffers[access.buffer.0 as usize];
         let partial = access.start != 0 || access.end != bytes;
-        let writes = access.mode == Mode::Write;
+        let mode = code_of(&MODES, access.mode);
         let back = u64::from(newest - 1 - access.buffer.0);
-        put(out, back << 2 | u64::from(writes) << 1 | u64::from(partial));
+        put(out, back << 3 | u64::from(mode) << 1 | u64::from(partial));
         if partial {
             put(out, access.start);
             put(out, access.len_bytes());
@@ -426,12 +429,9 @@ pub(super) fn read_op<R: Read>(
 #[inline]
 fn read_access<R: Read>(input: &mut Input<R>, declared: &Declared) -> Result<Access, Error> {
     let word = input.number()?;
-    let buffer = buffer_at(word >> 2, input, declared.newest())?;
-    let mode = if word & 2 != 0 {
-        Mode::Write
-    } else {
-        Mode::Read
-    };
+    let buffer = buffer_at(word >> 3, input, declared.newest())?;
+    let mode = MODES.get((word >> 1 & 3) as usize);
+    let mode = *mode.ok_or_else(|| input.malformed("a mode of access, 0 to 2"))?;
     let (start, end) = if word & 1 != 0 {
         let start = input.number()?;
         (start, start.saturating_add(input.number()?))

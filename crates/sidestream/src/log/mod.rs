@@ -63,7 +63,7 @@ pub use writer::Writer;
 /// The first bytes of every log.
 pub const MAGIC: [u8; 8] = *b"SIDESTRM";
 /// The version that this library writes, and the only one that it reads.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The largest sizes and counts in a log, so that a damaged or hostile one cannot make its reader allocate all
 /// memory: tables grow with ids, and clocks with streams times threads.

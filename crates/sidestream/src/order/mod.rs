@@ -121,7 +121,7 @@ impl Performs {
             Performs::Nothing => false,
             Performs::All => true,
             Performs::Reads => access.mode == Mode::Read,
-            Performs::Writes => access.mode == Mode::Write,
+            Performs::Writes => access.mode != Mode::Read,
         }
     }
 }

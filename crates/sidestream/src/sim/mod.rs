@@ -376,9 +376,10 @@ impl Sim {
             return;
         }
         let is_copy = matches!(op.kind.class(), Class::Copy { .. });
-        for access in op.accesses.iter().filter(|a| a.mode == Mode::Read) {
+        // Bytes that the operation may write are read and written.
+        for access in op.accesses.iter().filter(|a| a.mode != Mode::Write) {
             *seen = self.contents.hash(access, *seen);
-            note(&self.contents, access, witness);
+            note(&self.contents, access, false, witness);
             if is_copy {
                 *stash = self.contents.load(access);
             }
@@ -398,10 +399,10 @@ impl Sim {
             return;
         }
         let is_copy = matches!(op.kind.class(), Class::Copy { .. });
-        let writes = || op.accesses.iter().filter(|a| a.mode == Mode::Write);
+        let writes = || op.accesses.iter().filter(|a| a.mode != Mode::Read);
         // The witnesses are taken before anything is written, since accesses may overlap.
         for access in writes() {
-            note(&self.contents, access, witness);
+            note(&self.contents, access, true, witness);
         }
         for access in writes() {
             if is_copy {
@@ -415,7 +416,6 @@ impl Sim {
     }
 }
 
-fn note(contents: &Contents, access: &Access, witness: &mut Vec<Witness>) {
-    let wrote = access.mode == Mode::Write;
+fn note(contents: &Contents, access: &Access, wrote: bool, witness: &mut Vec<Witness>) {
     contents.found(access, |found| witness.push(Witness { wrote, found }));
 }

@@ -152,7 +152,7 @@ impl<M: UseMark> History<M> {
         self.split_at(bytes.start);
         self.split_at(bytes.end);
         match mode {
-            Mode::Write => {
+            Mode::Write | Mode::MayWrite => {
                 let first = self.first_behind(bytes.start);
                 let covered = self.cells[first..]
                     .iter()
@@ -291,7 +291,7 @@ impl<M: UseMark> Cell<M> {
     #[inline(always)]
     fn note(&mut self, mode: Mode, mark: M) {
         match mode {
-            Mode::Write => {
+            Mode::Write | Mode::MayWrite => {
                 self.reads.clear();
                 match &mut self.writes[..] {
                     [earlier] => *earlier = mark,

@@ -158,6 +158,9 @@ impl Reader {
         for text in fields.list("r") {
             touch(self, text, Mode::Read);
         }
+        for text in fields.list("may_write") {
+            touch(self, text, Mode::MayWrite);
+        }
         for text in fields.list("w") {
             touch(self, text, Mode::Write);
         }

@@ -65,7 +65,7 @@ fn a_report_for_people() {
         "\
 1 race, 1 race that CUDA leaves open, 2 remarks
 
-  HOST_RAW on P: the host reads and the device writes, in no defined order. CUDA leaves open whether that call waits.
+  HOST_RAW on P: the host reads and the device writes, in no defined order. CUDA leaves open whether the call waits.
     op 2 on s1
     op 4 on t0
     t0 waits for s1 only up to op 1
@@ -84,6 +84,34 @@ fn a_report_for_people() {
     op 5
 
   Fix them from the last to the first, and check again: they may hide other races.
+"
+    );
+}
+
+/// Of a kernel it may be known which memory it receives, and not whether it writes. The report says so, and what settles it.
+#[test]
+fn a_guessed_write_is_a_warning_that_says_what_settles_it() {
+    let (report, names) = run("kernel s=s1 may_write=A
+         kernel s=s2 r=A");
+    let page = Page {
+        report: &report,
+        names: &names,
+        sites: &[],
+        listing: None,
+    };
+    assert_eq!(
+        format!("{}\n{}", report.summary(), page.text()),
+        "\
+1 race if its kernel writes
+
+  RAW on A: the second may read before the first has written. The kernel may only read these bytes: its parameter is not a pointer to const.
+    op 0 on s1
+    op 1 on s2
+    nothing makes s2 wait for s1
+  fix: - {do: wait_stream, s: s2, src: s1}   before op 1
+   or: declare the parameter a pointer to `const`, if the kernel only reads
+
+  Fix it and check again: it may hide other races.
 "
     );
 }

@@ -171,7 +171,7 @@ impl Random {
                 start = self.below(bytes + 1);
                 end = start + self.below(bytes - start + 1);
             }
-            let mode = [Mode::Read, Mode::Write][self.below(2) as usize];
+            let mode = [Mode::Read, Mode::Write, Mode::MayWrite][self.below(3) as usize];
             let buffer = BufferId(buffer);
             accesses.push(Access {
                 buffer,

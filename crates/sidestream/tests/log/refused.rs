@@ -319,7 +319,7 @@ fn operations_are_numbered_upwards() {
 
 /// Returns the error for a log by hand: the header and then these bytes.
 fn by_hand(records: &[u8]) -> String {
-    let bytes = [b"SIDESTRM\x02\0\0\0\0\0\0\0", records].concat();
+    let bytes = [b"SIDESTRM\x03\0\0\0\0\0\0\0", records].concat();
     let (_, error) = read(&bytes);
     error.expect("it is refused").to_string()
 }
@@ -349,7 +349,8 @@ fn the_reader_refuses_what_the_writer_refuses() {
         (after(&[0x80, 0, 0, 0, 0]), "at least one launch"),
         (after(&[0x93, 1, 0]), "call site 1 is named"),
         (after(&[0xd3, 0, 1, 0, 0]), "thread 1 is named"),
-        (after(&[0x93, 0, 1, 4]), "distance from the newest buffer"),
+        (after(&[0x93, 0, 1, 8]), "distance from the newest buffer"),
+        (after(&[0x93, 0, 1, 6]), "a mode of access"),
         (after(&[0x93, 0, 1, 1, 90, 11]), "bytes 90..101 of buffer 0"),
         (after(&[0x93, 0, 0x80, 0x80, 2]), "16384 accesses"),
         (after(&[0xa2]), "the file ends in an operation"),
@@ -421,6 +422,6 @@ fn the_reader_refuses_what_the_writer_refuses() {
     }
     let first = |bytes: &[u8]| read(bytes).1.unwrap().to_string();
     assert!(first(b"{\"traceEvents\"").contains("SIDESTRM"));
-    assert!(first(b"SIDESTRM\x01\0\0\0\0\0\0\0").contains("version 1, expected 2"));
-    assert!(first(b"SIDESTRM\x02\0\0\0\0\0\0\x01").contains("six bytes of zero"));
+    assert!(first(b"SIDESTRM\x01\0\0\0\0\0\0\0").contains("version 1, expected 3"));
+    assert!(first(b"SIDESTRM\x03\0\0\0\0\0\0\x01").contains("six bytes of zero"));
 }

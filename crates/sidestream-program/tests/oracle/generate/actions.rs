@@ -165,13 +165,20 @@ impl Gen {
             self.set_device(t, device);
         }
         let repeat = self.rng.percent(8).then(|| 1 + self.rng.below(4) as u64);
+        let (writes, may_write) = self.known_and_guessed(&w);
         let act = Act::Kernel {
             s: self.name(s),
             r: r.clone(),
-            w: w.clone(),
+            w: writes,
+            may_write,
             repeat,
         };
         self.work(t, s, &r, &w, act);
+    }
+
+    /// Returns which of the written parts are known to be written, and which only may be.
+    fn known_and_guessed(&mut self, w: &[Part]) -> (Vec<Part>, Vec<Part>) {
+        w.iter().cloned().partition(|_| self.rng.percent(85))
     }
 
     pub(super) fn any_memory(&mut self) -> &'static [MemKind] {
@@ -327,11 +334,13 @@ impl Gen {
         let g = self.rng.pick(&["g0", "g1"]).to_string();
         let r = self.parts(&[MemKind::Dev, MemKind::Pinned], 1);
         let w = self.parts(&[MemKind::Dev], 2);
+        let (writes, may_write) = self.known_and_guessed(&w);
         let act = Act::GraphLaunch {
             s: self.name(s),
             g: g.clone(),
             r: r.clone(),
-            w: w.clone(),
+            w: writes,
+            may_write,
         };
         let captured = self.streams[s].capture.is_some();
         if !captured

@@ -105,6 +105,7 @@ impl Gen {
                     s: d,
                     r: vec![buf],
                     w: Vec::new(),
+                    may_write: Vec::new(),
                     repeat: None,
                 },
                 1 => Act::MemsetAsync { s: d, to: buf },
@@ -130,6 +131,7 @@ impl Gen {
                     g: "g0".to_string(),
                     r: Vec::new(),
                     w: Vec::new(),
+                    may_write: Vec::new(),
                 },
             },
         ))

@@ -28,6 +28,7 @@ impl Gen {
                     s: self.name(s),
                     r: r.clone(),
                     w: w.clone(),
+                    may_write: Vec::new(),
                     repeat: None,
                 };
                 self.work(t, s, &r, &w, act);

@@ -6,6 +6,15 @@ use super::state::{Access, Mode, Place, Run, Work};
 use super::{Answer, Kind, Outcome, Point, Race, Severity};
 use crate::oracle::prog::{Act, MemKind, StreamKind};
 
+/// A conflict of two accesses of a pair of ops.
+struct Conflict<'a> {
+    sides: (&'a Access, &'a Access),
+    kind: Kind,
+    adjacent: bool,
+    /// Whether the two conflict only if one writes that may only read.
+    guess: bool,
+}
+
 impl Run<'_> {
     pub(super) fn finish(mut self) -> Answer {
         self.graph.close();
@@ -73,7 +82,7 @@ impl Run<'_> {
             cuts.insert(a.bytes.lo);
             cuts.insert(a.bytes.hi);
         }
-        let mut found: BTreeMap<(usize, usize, String), Race> = BTreeMap::new();
+        let mut conflicts: BTreeMap<(usize, usize, String), Vec<Conflict<'_>>> = BTreeMap::new();
         for a in &self.accesses {
             for b in &self.accesses {
                 if a.op >= b.op || a.bytes.region != b.bytes.region {
@@ -92,32 +101,19 @@ impl Run<'_> {
                 if self.graph.reaches(a.node, b.node) || self.graph.reaches(b.node, a.node) {
                     continue;
                 }
-                let kind = kind_of(a, b);
-                let adjacent = cells.iter().any(|&cell| self.adjacent(a, b, cell));
-                let severity = self.severity_of(a, b);
-                let race = found
-                    .entry((b.op, a.op, b.buffer.clone()))
-                    .or_insert_with(|| Race {
-                        kind,
-                        fits: BTreeSet::new(),
-                        adjacent: None,
-                        buffer: Some(b.buffer.clone()),
-                        first: a.op,
-                        second: b.op,
-                        severity,
-                        places: (a.shown_place.clone(), b.shown_place.clone()),
-                    });
-                assert_eq!(
-                    race.severity, severity,
-                    "one pair of ops and one buffer has one severity"
-                );
-                race.fits.insert(kind);
-                race.kind = race.kind.min(kind);
-                if adjacent {
-                    race.adjacent = Some(race.adjacent.map_or(kind, |k| k.min(kind)));
-                }
+                let pair = conflicts.entry((b.op, a.op, b.buffer.clone()));
+                pair.or_default().push(Conflict {
+                    sides: (a, b),
+                    kind: kind_of(a, b),
+                    adjacent: cells.iter().any(|&cell| self.adjacent(a, b, cell)),
+                    guess: is_guess(a, b),
+                });
             }
         }
+        let mut found: BTreeMap<(usize, usize, String), Race> = conflicts
+            .into_iter()
+            .map(|(key, all)| (key, self.race(&all)))
+            .collect();
         for &(op, call, records) in &self.timings {
             let known = records.map(|(_, node)| self.graph.reaches(node, call));
             // "first = the record of that event, of b if neither is"
@@ -136,11 +132,52 @@ impl Run<'_> {
                     first: unknown.0,
                     second: op,
                     severity: Severity::Error,
+                    is_guess: false,
                     places: (String::new(), self.prog.ops[op].thread.clone()),
                 },
             );
         }
         found.into_values().collect()
+    }
+
+    /// Returns the race of the conflicts of one pair of ops and one buffer. A conflict that needs no guess counts for more
+    /// than one that does; where only the latter is adjacent, a checker may find either.
+    fn race(&self, all: &[Conflict<'_>]) -> Race {
+        let certain = || all.iter().filter(|conflict| !conflict.guess);
+        let is_guess = certain().next().is_none();
+        let is_either = !is_guess
+            && all.iter().any(|one| one.guess)
+            && !certain().any(|conflict| conflict.adjacent);
+        let counts = |one: &&Conflict<'_>| is_either || one.guess == is_guess;
+        let fits: BTreeSet<Kind> = all.iter().filter(counts).map(|one| one.kind).collect();
+        let adjacent = all.iter().filter(counts).filter(|one| one.adjacent);
+        let adjacent = adjacent.map(|one| one.kind).min();
+        let (a, b) = certain().next().unwrap_or(&all[0]).sides;
+        let severity = match (is_guess, is_either) {
+            (true, _) => Severity::Warn,
+            (false, true) => Severity::Either,
+            (false, false) => self.severity_of(a, b),
+        };
+        for (a, b) in certain().map(|one| one.sides) {
+            let same = is_either || self.severity_of(a, b) == severity;
+            assert!(same, "one pair of ops and one buffer has one severity");
+        }
+        Race {
+            kind: *fits.first().expect("a conflict fits"),
+            // Where either may be found, any kind will do.
+            adjacent: if is_either {
+                adjacent.and(fits.last().copied())
+            } else {
+                adjacent
+            },
+            fits,
+            buffer: Some(b.buffer.clone()),
+            first: a.op,
+            second: b.op,
+            severity,
+            is_guess,
+            places: (a.shown_place.clone(), b.shown_place.clone()),
+        }
     }
 
     /// Returns whether nothing comes in between, in the order of the list, for one cell of memory: no write (a birth
@@ -150,7 +187,11 @@ impl Run<'_> {
         !self.accesses.iter().any(|k| {
             let between = a.op < k.op && k.op < b.op;
             let here = k.bytes.region == a.bytes.region && k.bytes.lo <= cell && cell < k.bytes.hi;
-            let hides = k.mode != Mode::Read || (a.mode == Mode::Read && k.place == a.place);
+            let hides = match (a.mode, k.mode) {
+                (Mode::Read, Mode::Read) | (Mode::MayWrite, Mode::MayWrite) => k.place == a.place,
+                (_, Mode::Read | Mode::MayWrite) => false,
+                _ => true,
+            };
             between && here && hides
         })
     }
@@ -172,7 +213,7 @@ impl Run<'_> {
         let r31 = matches!(act(b), Act::CudaFree { .. })
             && !self.buffers[&b.buffer].from_malloc_async
             && matches!(a.place, Place::Stream(_))
-            && matches!(a.mode, Mode::Read | Mode::Write);
+            && matches!(a.mode, Mode::Read | Mode::Write | Mode::MayWrite);
         let returned = self
             .graph
             .node(a.op, Point::Return)
@@ -198,27 +239,29 @@ pub(super) fn kind_of(a: &Access, b: &Access) -> Kind {
     if a.mode == Mode::Birth || b.mode == Mode::Birth {
         return Kind::Uba;
     }
-    let writes = |x: &Access| x.mode == Mode::Write;
-    match (a.host, b.host) {
-        (false, false) => match (writes(a), writes(b)) {
-            (true, false) => Kind::Raw,
-            (false, _) => Kind::War,
-            (true, true) => Kind::Waw,
-        },
-        // One side is the host: what the host does counts, not which op is listed first.
-        (true, false) | (false, true) => {
-            let (host, device) = if a.host { (a, b) } else { (b, a) };
-            match (writes(host), writes(device)) {
-                (false, _) => Kind::HostRaw,
-                (true, false) => Kind::HostWar,
-                (true, true) => Kind::HostWaw,
-            }
-        }
-        // Both sides are the host: the order of the list counts.
-        (true, true) => match (writes(a), writes(b)) {
-            (true, false) => Kind::HostRaw,
-            (false, _) => Kind::HostWar,
-            (true, true) => Kind::HostWaw,
-        },
+    // What may write is taken to do both: a later read reads what it wrote, and it reads what was written before.
+    let (writes, reads) = (
+        |x: &Access| x.mode != Mode::Read,
+        |x: &Access| x.mode != Mode::Write,
+    );
+    // Between host and device, what the host does counts, not which op is listed first.
+    let (earlier, later) = match (a.host, b.host) {
+        (true, false) => (b, a),
+        _ => (a, b),
+    };
+    let host = a.host || b.host;
+    match (writes(earlier) && reads(later), reads(earlier)) {
+        (true, _) if host => Kind::HostRaw,
+        (true, _) => Kind::Raw,
+        (false, true) if host => Kind::HostWar,
+        (false, true) => Kind::War,
+        (false, false) if host => Kind::HostWaw,
+        (false, false) => Kind::Waw,
     }
+}
+
+/// Returns whether two accesses conflict only if one writes that may only read.
+fn is_guess(a: &Access, b: &Access) -> bool {
+    let may_read = |x: &Access| matches!(x.mode, Mode::Read | Mode::MayWrite);
+    may_read(a) && may_read(b)
 }

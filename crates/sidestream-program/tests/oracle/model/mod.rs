@@ -94,6 +94,8 @@ pub struct Race {
     pub first: usize,
     pub second: usize,
     pub severity: Severity,
+    /// Whether the two race only if one writes that may only read: it is listed beside one that is certain.
+    pub is_guess: bool,
     /// Where the two ran: the name of a stream or of a thread.
     pub places: (String, String),
 }
@@ -132,14 +134,15 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Returns the output of a checker that reports every unordered pair: of the entries with equal kind, buffer and
-    /// both sites, the earliest.
+    /// Returns the output of a checker that reports every unordered pair: of the entries with equal kind, buffer, both
+    /// sites and certainty, the earliest.
     pub fn printed(&self) -> Vec<&Race> {
         let mut seen = BTreeSet::new();
         self.races
             .iter()
             .filter(|r| {
                 seen.insert((
+                    r.is_guess,
                     r.kind,
                     r.buffer.clone(),
                     self.sites[r.first].clone(),

@@ -47,7 +47,9 @@ impl Run<'_> {
     #[allow(clippy::too_many_lines)]
     pub(super) fn act(&mut self, here: &mut Here, act: &Act) -> Result<(), &'static str> {
         match act {
-            Act::Kernel { s, r, w, .. } => {
+            Act::Kernel {
+                s, r, w, may_write, ..
+            } => {
                 let stream = self.stream(s);
                 let captured = self.capturing(stream).is_some();
                 if self.streams[stream].device != self.device(&here.thread)
@@ -55,7 +57,8 @@ impl Run<'_> {
                 {
                     self.lints.push(("FOREIGN_DEVICE_LAUNCH", here.op));
                 }
-                self.submit_work(here, stream, s, r, w, false)?;
+                let node = self.submit_work(here, stream, s, r, w, false)?;
+                self.guesses(here, stream, s, may_write, node);
             }
             Act::MemsetAsync { s, to } => {
                 let stream = self.stream(s);
@@ -107,9 +110,17 @@ impl Run<'_> {
                     }
                 }
             }
-            Act::GraphLaunch { s, g, r, w } => {
+            Act::GraphLaunch {
+                s,
+                g,
+                r,
+                w,
+                may_write,
+            } => {
                 let stream = self.stream(s);
-                if let Some(node) = self.submit_work(here, stream, s, r, w, false)? {
+                let node = self.submit_work(here, stream, s, r, w, false)?;
+                self.guesses(here, stream, s, may_write, node);
+                if let Some(node) = node {
                     // R49: a launch comes after the earlier launch of the same graph.
                     if let Some(&earlier) = self.graph_runs.get(g) {
                         self.graph.add_edge(earlier, node, 49);

@@ -47,6 +47,8 @@ pub(super) struct Capture {
 pub(super) enum Mode {
     Read,
     Write,
+    /// Reads or writes; the text does not tell which.
+    MayWrite,
     /// `malloc_async`
     Birth,
     /// `free_async`, `cuda_free`, `free_pinned`

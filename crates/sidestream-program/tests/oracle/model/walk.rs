@@ -323,6 +323,25 @@ impl Run<'_> {
         Ok(Some(node))
     }
 
+    /// Adds the accesses of work that may only be reads. Captured work has no node.
+    pub(super) fn guesses(
+        &mut self,
+        here: &Here,
+        stream: usize,
+        shown: &str,
+        parts: &[Part],
+        node: Option<usize>,
+    ) {
+        let side = Side {
+            stream: Some(stream),
+            shown,
+            host: false,
+        };
+        for (part, node) in parts.iter().zip(node.into_iter().cycle()) {
+            self.access(here, node, part, Mode::MayWrite, &side);
+        }
+    }
+
     /// Returns the name of the legacy stream of a device, for messages.
     pub(super) fn legacy_name(&self, device: u32) -> String {
         self.prog

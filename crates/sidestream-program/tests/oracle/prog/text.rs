@@ -50,12 +50,19 @@ impl Act {
             (word, texts.filter(|(_, text)| !text.is_empty()).collect())
         };
         match self {
-            Act::Kernel { s, r, w, repeat } => of(
+            Act::Kernel {
+                s,
+                r,
+                w,
+                may_write,
+                repeat,
+            } => of(
                 "kernel",
                 &[
                     ("s", s),
                     ("r", &List(r)),
                     ("w", &List(w)),
+                    ("may_write", &List(may_write)),
                     ("repeat", &maybe(repeat)),
                 ],
             ),
@@ -78,9 +85,21 @@ impl Act {
                     ("sets", &maybe(sets)),
                 ],
             ),
-            Act::GraphLaunch { s, g, r, w } => of(
+            Act::GraphLaunch {
+                s,
+                g,
+                r,
+                w,
+                may_write,
+            } => of(
                 "graph_launch",
-                &[("s", s), ("g", g), ("r", &List(r)), ("w", &List(w))],
+                &[
+                    ("s", s),
+                    ("g", g),
+                    ("r", &List(r)),
+                    ("w", &List(w)),
+                    ("may_write", &List(may_write)),
+                ],
             ),
             Act::Record { ev, s } => of("record", &[("ev", ev), ("s", s)]),
             Act::Wait { s, ev } => of("wait", &[("s", s), ("ev", ev)]),

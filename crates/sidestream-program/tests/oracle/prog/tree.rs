@@ -84,6 +84,7 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
             s: text("s"),
             r: parts("r"),
             w: parts("w"),
+            may_write: parts("may_write"),
             repeat: told.number("repeat").filter(|&n| n != 1),
         },
         "copy_async" => Act::CopyAsync {
@@ -117,6 +118,7 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
             g: text("g"),
             r: parts("r"),
             w: parts("w"),
+            may_write: parts("may_write"),
         },
         "record" => Act::Record {
             ev: text("ev"),
