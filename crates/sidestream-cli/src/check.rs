@@ -46,6 +46,8 @@ pub struct Args {
     /// The Python interpreter that runs the programs in a Markdown file; it needs the packages `sidestream` and PyTorch
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
+    #[command(flatten)]
+    options: program::Options,
     /// Any CUDA program with its arguments: it runs on its GPU, and is checked by the calls that it makes
     #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["files", "trace", "reduce"])]
     program: Vec<OsString>,
@@ -76,7 +78,7 @@ impl Outcome {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
     if !args.program.is_empty() {
-        return program::check(&args.program);
+        return program::check(&args.program, &args.options);
     }
     refuse_overwriting(args)?;
     let mut worst = Outcome::Clean;

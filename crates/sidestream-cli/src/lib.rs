@@ -51,6 +51,8 @@ enum Verb {
     Overlap(overlap::Args),
     Run(run::Args),
     Check(check::Args),
+    #[cfg(target_os = "linux")]
+    Record(program::record::Args),
     Diagnose(diagnose::Args),
     Roofline(roofline::Args),
     Devices(devices::Args),
@@ -79,6 +81,8 @@ fn run(verb: Verb) -> Result<failure::Exit, failure::Failure> {
         Verb::Overlap(args) => overlap::main(&args),
         Verb::Run(args) => run::main(&args),
         Verb::Check(args) => check::main(&args),
+        #[cfg(target_os = "linux")]
+        Verb::Record(args) => program::record::main(&args),
         Verb::Diagnose(args) => diagnose::main(&args),
         Verb::Roofline(args) => roofline::main(&args),
         Verb::Devices(args) => devices::main(&args),

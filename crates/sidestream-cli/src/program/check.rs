@@ -1,14 +1,13 @@
 //! `sidestream check -- PROGRAM`: the races of any CUDA program, from its calls.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
 
 use sidestream::check::{Findings, MEMORY_BYTES, OnRace, Severity, counted, live};
 use sidestream::log::{Record, Sink};
 
-use super::session::{Finished, Session};
+use super::session::{Options, Session};
 use super::translate::{Hears, Process};
-use crate::failure::{Exit, Failure, print, tell};
+use crate::failure::{Exit, Failure, print};
 
 /// The checker of a process.
 struct Watch {
@@ -23,55 +22,23 @@ impl Hears for Watch {
 }
 
 /// Runs a program, prints what races in it, and returns the exit code: the program's own unless it is zero, else 1 if there
-/// is an error.
-pub fn main(program: &[OsString]) -> Result<Exit, Failure> {
-    let watch = |_| {
+/// is an error, and 2 if the program was not heard.
+pub fn main(program: &[OsString], options: &Options) -> Result<Exit, Failure> {
+    let watch = |_, _| {
         let (findings, sink) = live(OnRace::Report, MEMORY_BYTES);
-        Watch { findings, sink }
+        Ok(Watch { findings, sink })
     };
-    let Finished {
-        status,
-        processes,
-        problems,
-    } = Session::start(program, watch)?.listen()?;
-    for problem in &problems {
-        tell(format_args!("sidestream: {problem}"));
-    }
-    let name = program[0].to_string_lossy();
-    if processes.is_empty() {
-        tell(format_args!(
-            "sidestream: {name} made no CUDA call: nothing was checked"
-        ));
-    }
+    let finished = Session::start(program, options, watch)?.listen()?;
+    let is_heard = finished.tell();
     let mut races = false;
-    let several = processes.len() > 1;
-    for (pid, process, watch) in &processes {
-        let of = if several {
-            format!("{name}, process {pid}")
-        } else {
-            name.clone().into_owned()
-        };
+    for (of, process, watch) in finished.heard() {
         races |= report(&of, process, &watch.findings)?;
     }
-    let code = status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    if let Some(signal) = status.signal() {
-        tell(format_args!(
-            "sidestream: {name} was ended by signal {signal}; the report covers its calls up to there"
-        ));
-    }
-    Ok(match code {
-        0 => Exit::from(races),
-        code => code as Exit,
-    })
+    Ok(finished.code(if races { 1 } else { 2 * Exit::from(!is_heard) }))
 }
 
 /// Prints the report of a process, and returns whether it has an error.
 fn report(name: &str, process: &Process, findings: &Findings) -> Result<bool, Failure> {
-    if let Some(problem) = &process.problem {
-        tell(format_args!("sidestream: {name}: {problem}"));
-    }
     let report = findings.report();
     let text = findings.text();
     let calls = counted(process.calls, "CUDA call");
@@ -79,5 +46,5 @@ fn report(name: &str, process: &Process, findings: &Findings) -> Result<bool, Fa
     Ok(report
         .races
         .iter()
-        .any(|race| race.severity == Severity::Error))
+        .any(|race| race.severity() == Severity::Error))
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use cpp_demangle::{DemangleOptions, Symbol};
+
 /// A kernel of the program.
 #[derive(Default, Debug)]
 pub struct KnownKernel {
@@ -18,8 +20,18 @@ pub struct KnownKernel {
 impl KnownKernel {
     /// Returns a kernel of this name, mangled or not.
     pub fn new(mangled: &str) -> KnownKernel {
+        let demangled = Symbol::new(mangled).ok().and_then(|symbol| {
+            let name =
+                symbol.demangle_with_options(&DemangleOptions::new().no_params().no_return_type());
+            Some((name.ok()?, symbol.demangle().ok()?))
+        });
+        let (name, signature) = demangled.unwrap_or_else(|| (mangled.to_owned(), String::new()));
         KnownKernel {
-            name: mangled.to_owned(),
+            name,
+            reads_only: parameters(&signature)
+                .into_iter()
+                .map(is_to_const)
+                .collect(),
             ..KnownKernel::default()
         }
     }
@@ -42,5 +54,58 @@ impl KnownKernel {
             self.is_by_number = *self.seen.entry(address).or_insert(others) != others;
         }
         self.is_by_number
+    }
+}
+
+/// Returns the parameters of a function, from its signature such as `void scale<float>(float*, float const*)`.
+fn parameters(signature: &str) -> Vec<&str> {
+    let Some(end) = signature.rfind(')') else {
+        return Vec::new();
+    };
+    // From the end, since template arguments may contain parentheses too.
+    let (mut depth, mut last, mut found) = (0, end, Vec::new());
+    for (at, letter) in signature[..end].char_indices().rev() {
+        match letter {
+            ')' | '>' | ']' | '}' => depth += 1,
+            '(' | ',' if depth == 0 => {
+                found.push(signature[at + 1..last].trim());
+                last = at;
+            }
+            '(' | '<' | '[' | '{' => depth -= 1,
+            _ => {}
+        }
+        if depth < 0 || letter == '(' && depth == 0 && last == at {
+            break;
+        }
+    }
+    found.reverse();
+    found
+}
+
+/// Whether a type is a pointer to const, such as `float const*` or `float const* __restrict__`.
+fn is_to_const(parameter: &str) -> bool {
+    let pointer = parameter.trim_end_matches(|letter: char| letter != '*');
+    pointer.trim_end_matches('*').ends_with(" const") && pointer.ends_with("const*")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::KnownKernel;
+
+    #[test]
+    fn a_pointer_to_const_is_read_only() {
+        let of = |mangled: &str| {
+            let kernel = KnownKernel::new(mangled);
+            let reads: Vec<bool> = (0..4).map(|at| kernel.reads_only(at)).collect();
+            (kernel.name, reads)
+        };
+        let scale = of("_Z5scalePfPKffi");
+        assert_eq!(scale, ("scale".into(), vec![false, true, false, false]));
+        // `void f<float, int (*)(float)>(float const*, float*, float* const*)`
+        let (name, reads) = of("_Z1fIfPFifEEvPKT_PS2_PKPf");
+        assert!(name.starts_with("f<"), "{name}");
+        assert_eq!(reads, [true, false, true, false]);
+        assert_eq!(of("triton_poi_fused_0").0, "triton_poi_fused_0");
+        assert_eq!(of("_Zbroken").1, [false; 4]);
     }
 }

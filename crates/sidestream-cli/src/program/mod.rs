@@ -1,4 +1,4 @@
-//! Runs any CUDA program and listens to its calls: `check -- PROGRAM`.
+//! Runs any CUDA program and listens to its calls: `check -- PROGRAM`, `record -- PROGRAM`.
 //!
 //! The program runs as it is. A library that CUDA's driver loads into it ([`library`]) writes each call into a ring
 //! ([`ring`]), from which the command makes operations ([`translate`]) while the program runs.
@@ -7,8 +7,10 @@ mod check;
 mod kernel;
 mod library;
 mod memory;
+pub mod record;
 mod ring;
 mod session;
 mod translate;
 
 pub use check::main as check;
+pub use session::Options;

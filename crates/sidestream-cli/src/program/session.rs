@@ -1,7 +1,8 @@
 //! A run of a program that is listened to.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
@@ -12,28 +13,37 @@ use sidestream_inject::wire;
 use super::library;
 use super::ring::SharedRing;
 use super::translate::{Hears, Process};
-use crate::failure::{Failure, shown};
+use crate::failure::{Exit, Failure, shown, tell};
 use crate::system;
+
+/// How to listen.
+#[derive(clap::Args, Clone, Default, Debug)]
+pub struct Options {
+    /// Hear only what orders work, copies, launches and memory, and take no call sites: the program runs at nearly its full
+    /// speed
+    #[arg(long)]
+    pub light: bool,
+}
 
 /// A program that runs, and the rings of its processes.
 pub struct Session<T> {
+    name: String,
     folder: PathBuf,
     child: Child,
     processes: Vec<(SharedRing, Process, T)>,
     /// Files in the folder that are open, or that cannot be.
-    known: HashMap<PathBuf, Option<String>>,
-    /// Makes the receiver of a process, by the process's number.
-    begin: Box<dyn FnMut(u32) -> T>,
+    known: HashSet<PathBuf>,
+    /// Makes the receiver of a process, by the process's number and its place among the processes.
+    begin: Box<dyn FnMut(u32, usize) -> Result<T, Failure>>,
 }
 
 /// How a run ended.
 pub struct Finished<T> {
-    /// How the program ended.
-    pub status: ExitStatus,
+    name: String,
+    status: ExitStatus,
     /// By process that initialized CUDA: its number, what is known of it, and its receiver.
     pub processes: Vec<(u32, Process, T)>,
-    /// What could not be read.
-    pub problems: Vec<String>,
+    problems: Vec<String>,
 }
 
 /// The time for which the command sleeps if no ring has anything new.
@@ -43,7 +53,8 @@ impl<T: Hears> Session<T> {
     /// Starts a program.
     pub fn start(
         program: &[OsString],
-        begin: impl FnMut(u32) -> T + 'static,
+        options: &Options,
+        begin: impl FnMut(u32, usize) -> Result<T, Failure> + 'static,
     ) -> Result<Session<T>, Failure> {
         let (name, arguments) = program
             .split_first()
@@ -54,6 +65,7 @@ impl<T: Hears> Session<T> {
             command.args(arguments);
             command.env("CUDA_INJECTION64_PATH", library);
             command.env(wire::FOLDER, &folder);
+            command.env(wire::LIGHT, if options.light { "1" } else { "" });
             command.env(wire::READER, std::process::id().to_string());
             let cupti = env::join_paths(library::cupti(&found(name)));
             command.env(wire::CUPTI, cupti.unwrap_or_default());
@@ -63,10 +75,11 @@ impl<T: Hears> Session<T> {
         });
         match started {
             Ok(child) => Ok(Session {
+                name: name.to_string_lossy().into_owned(),
                 folder,
                 child,
                 processes: Vec::new(),
-                known: HashMap::new(),
+                known: HashSet::new(),
                 begin: Box::new(begin),
             }),
             Err(failure) => {
@@ -118,6 +131,7 @@ impl<T: Hears> Session<T> {
             .map(|(ring, process, told)| (ring.pid, process, told))
             .collect();
         Ok(Finished {
+            name: self.name,
             status,
             processes,
             problems,
@@ -134,21 +148,80 @@ impl<T: Hears> Session<T> {
             let is_ring = path
                 .file_stem()
                 .is_some_and(|stem| stem.to_string_lossy().parse::<u32>().is_ok());
-            if !is_ring || self.known.contains_key(&path) {
+            if !is_ring || self.known.contains(&path) {
                 continue;
             }
             match SharedRing::open(&path) {
                 Ok(None) => {}
                 Ok(Some(ring)) => {
-                    let told = (self.begin)(ring.pid);
-                    self.processes.push((ring, Process::default(), told));
-                    self.known.insert(path, None);
+                    match (self.begin)(ring.pid, self.processes.len()) {
+                        Ok(told) => self.processes.push((ring, Process::default(), told)),
+                        Err(failure) => problems.push(failure.to_string()),
+                    }
+                    self.known.insert(path);
                 }
                 Err(error) => {
                     problems.push(format!("cannot read {}: {error}", shown(&path)));
-                    self.known.insert(path, Some(error.to_string()));
+                    self.known.insert(path);
                 }
             }
+        }
+    }
+}
+
+impl<T> Finished<T> {
+    /// The processes that were heard: what to call each, what is known of it, and its receiver.
+    pub fn heard(&self) -> impl Iterator<Item = (String, &Process, &T)> {
+        let several = self.processes.len() > 1;
+        let heard = self
+            .processes
+            .iter()
+            .filter(|(_, process, _)| process.problem.is_none());
+        heard.map(move |(pid, process, told)| {
+            let process_number = if several {
+                format!(", process {pid}")
+            } else {
+                String::new()
+            };
+            (format!("{}{process_number}", self.name), process, told)
+        })
+    }
+
+    /// Tells on standard error what was not heard, and how the program was ended. Returns whether all was heard.
+    pub fn tell(&self) -> bool {
+        let name = &self.name;
+        for problem in &self.problems {
+            tell(format_args!("sidestream: {problem}"));
+        }
+        if self.processes.is_empty() {
+            tell(format_args!(
+                "sidestream: {name} did not initialize CUDA, so there is nothing to report"
+            ));
+        }
+        for (pid, process, _) in &self.processes {
+            if let Some(problem) = &process.problem {
+                tell(format_args!(
+                    "sidestream: {name} (process {pid}) was not heard: {problem}"
+                ));
+            }
+        }
+        if let Some(signal) = self.status.signal() {
+            tell(format_args!(
+                "sidestream: signal {signal} ended {name}; the report covers its calls up to there"
+            ));
+        }
+        let is_heard = |(_, process, _): &(u32, Process, T)| process.problem.is_none();
+        self.problems.is_empty()
+            && !self.processes.is_empty()
+            && self.processes.iter().all(is_heard)
+    }
+
+    /// The program's exit code, or this one if that is zero.
+    pub fn code(&self, otherwise: Exit) -> Exit {
+        match self.status.code() {
+            Some(0) => otherwise,
+            Some(code) => code as Exit,
+            None => 128 + self.status.signal().unwrap_or(0) as Exit,
         }
     }
 }

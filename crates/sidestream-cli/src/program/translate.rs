@@ -109,7 +109,7 @@ impl Process {
                     self.stacks.insert(site as u32, frames.to_vec());
                 }
             }
-            Tag::Problem => self.problem = Some(text(record, head.index)),
+            Tag::Problem => self.problem = Some(remedy(&text(record, head.index))),
             Tag::End => self.has_ended = true,
             Tag::Note | Tag::Skip => {}
         }
@@ -423,7 +423,7 @@ impl Process {
                 let mode = if kernel.reads_only(parameter) {
                     Mode::Read
                 } else {
-                    Mode::Write
+                    Mode::MayWrite
                 };
                 accesses.push(range.access(address, 1, mode));
             }
@@ -684,6 +684,20 @@ impl CopySide {
             self.start,
             slices.saturating_add(rows).saturating_add(width),
         )
+    }
+}
+
+/// What to do where a process could not listen.
+fn remedy(problem: &str) -> String {
+    match problem.split_once(' ').unwrap_or((problem, "")) {
+        ("no", _) => "NVIDIA's library CUPTI is neither in the program, nor beside its Python, nor in the CUDA toolkit: \
+                      `pip install nvidia-cuda-cupti` installs it, and SIDESTREAM_CUPTI may name the file libcupti.so"
+            .to_owned(),
+        ("taken", by) => {
+            let by = if by.is_empty() { "another profiler or debugger" } else { by };
+            format!("{by} listens to its CUDA calls already; run it without that, or with CUPTI 13.2 or later, which two may share")
+        }
+        _ => format!("{problem}; a CUPTI that fits the driver may help: SIDESTREAM_CUPTI names the file libcupti.so"),
     }
 }
 
