@@ -1,16 +1,14 @@
-"""Compiles the programs of this folder, and runs each plainly and under `sidestream check --`, racy and repaired.
+"""Compiles the programs of this folder; runs each plainly and under `sidestream check --`, racy and repaired.
 
-    python3 run.py [--sidestream COMMAND] [--build FOLDER] [--compile-only] [NAME…]
-
-A program says in a line `// expect: SEVERITY KIND` what is to be found in it: `error`, `warning`, or `race` for either, and
-the kinds that are right. `silent` is nothing; `unseen` is a race that calls do not show. Lines that end in `// first` and
-`// second` are the two sides of the pair. The argument `repaired` makes each program correct: then nothing may be found, and
-the output has to be that of the plain run. Exit code 1 if a program was not told rightly.
+`// expect: SEVERITY KINDS` says what is to be found: `error`, `warning`, or `race` for either; `silent` is
+nothing, `unseen` a race that calls do not show. `// first` and `// second` mark the two sides. The argument
+`repaired` makes a program correct: nothing may be found, and its output must be that of the plain run.
 """
 
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -19,112 +17,113 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 KINDS = "UAF|UBA|HOST_RAW|HOST_WAR|HOST_WAW|RAW|WAR|WAW|TIMING"
-SECONDS = 40
+ENV = os.environ.get
+BUILD = Path(ENV("BUILD", "/tmp/sidestream-programs"))
+NVCC = f"{ENV('NVCC', 'nvcc')} -g -lineinfo -std=c++17 -arch={ENV('ARCH', 'native')}".split()
 
 
-def header(source: str, name: str) -> str:
-    """Returns the words after `// NAME:`."""
-    found = re.search(rf"^// {name}: *(.*)$", source, re.M)
-    return found[1] if found else ""
-
-
-def execute(command: list[str], seconds: float = SECONDS) -> tuple[int, str, str]:
-    """Runs a command; returns its exit code (124 if it was ended after some time), output and errors."""
+def execute(command: list[str], seconds: float = 40) -> tuple[int, str, str]:
+    """Runs a command; returns its exit code (124 if it was ended after some seconds), output and errors."""
+    ran = subprocess.Popen(command, stdout=-1, stderr=-1, encoding="utf-8", start_new_session=True)
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds)
-        return ran.returncode, ran.stdout, ran.stderr
-    except subprocess.TimeoutExpired as ended:
-        return 124, str(ended.stdout or ""), f"ended after {seconds} s"
+        out, err = ran.communicate(timeout=seconds)
+        return ran.returncode, out, err
+    except subprocess.TimeoutExpired:
+        os.killpg(ran.pid, signal.SIGKILL)
+        return (124, *ran.communicate())
 
 
-def findings(report: str, name: str) -> list[tuple[str, list[set[int]]]]:
-    """Returns the kind of each finding of a report, and for its two operations the lines of the program that it names."""
-    found = []
-    for match in re.finditer(rf"^ {{2,4}}({KINDS})\b(.*(?:\n    op .*)*)", report, re.M):
-        places = [[int(n) for n in re.findall(rf"\b{name}\.cu:(\d+)", op)] for op in re.split(r"\bop ", match[2])[1:]]
-        found.append((match[1], [set(lines) for lines in places]))
-    return found
+class Program:
+    """A program, and what its comments say of it."""
 
+    def __init__(self, path: Path) -> None:
+        self.path, self.name, self.build = path, path.stem, BUILD / path.stem
+        self.lines = path.read_text().splitlines()
+        self.expected = " ".join(self.header("expect"))
+        self.severity, *self.kinds = re.split(r"[ |]", self.expected)
 
-def marked(source: str, side: str) -> set[int]:
-    """Returns the lines of a program that are marked as a side of the pair."""
-    return {n for n, line in enumerate(source.splitlines(), 1) if re.search(rf"// .*\b{side}$", line)}
+    def header(self, name: str) -> list[str]:
+        """Returns the words after `// NAME:`."""
+        found = [line.split(":", 1)[1] for line in self.lines if line.startswith(f"// {name}:")]
+        return found[0].split() if found else []
 
+    def marked(self, side: str) -> set[int]:
+        """Returns the lines that are a side of the pair."""
+        marks = [set(line.split("// ")[-1].split()) for line in self.lines]
+        return {n for n, words in enumerate(marks, 1) if side in words and words <= {"first", "second"}}
 
-def row(path: Path, program: Path, sidestream: str) -> tuple[bool, list[str]]:
-    """Runs a program; returns whether it was told rightly, and the row of the table."""
-    name, source = path.stem, path.read_text()
-    severity, *kinds = header(source, "expect").split()
-    racy, repaired = [str(program)], [str(program), "repaired"]
-    plain = [execute(racy), execute(repaired)]
-    if plain[1][0] == 77:
-        return True, [name, severity, "skipped", "", "", plain[1][1].strip()]
-    if plain[1][0] != 0:
-        return False, [name, severity, "broken", str(plain[1][0]), "", (plain[1][2] or plain[1][1])[-200:]]
-    (code, out, err), twin = (execute([sidestream, "check", "--", *command]) for command in (racy, repaired))
-    found = findings(out + err, name)
-    said = "error" if code == 1 and found else "warning" if code == 0 and found else "nothing" if code == 0 else "failed"
-    wanted = ("error", "warning") if severity == "race" else ("nothing",) if severity == "silent" else (severity,)
-    right_kind = [pair for kind, pair in found if not kinds or kind in kinds[0].split("|")]
-    told = severity == "unseen" or said in wanted and (said == "nothing" or bool(right_kind))
-    sides = [marked(source, "first"), marked(source, "second")]
-    is_pair = any(len(pair) == 2 and all(map(set.intersection, sides, pair)) for pair in right_kind)
-    has_lines = any(lines for _, pair in found for lines in pair)
-    pair = "" if not right_kind or not all(sides) else "right" if is_pair else "wrong" if has_lines else "no lines"
-    problems = []
-    if severity not in ("silent", "unseen") and plain[0][0] != 0:
-        problems.append(f"racy, plain: exit {plain[0][0]}")
-    accused = findings(twin[1] + twin[2], name)
-    if twin[0] != 0 or accused:
-        problems.append(f"TWIN NOT SILENT: exit {twin[0]} {' '.join(kind for kind, _ in accused)} {twin[2].strip()[-120:]}")
-    if not twin[1].startswith(plain[1][1]):
-        problems.append(f"OTHER OUTPUT: {plain[1][1].strip()!r}, checked {twin[1][:40]!r}")
-    if not told:
-        first = re.search(rf"^  ({KINDS})\b.*(\n    op .*)*", out, re.M)
-        problems.append(first[0].strip() if first else (err or out).strip()[-200:])
-    is_right = told and pair != "wrong" and twin[0] == 0 and not accused and twin[1].startswith(plain[1][1])
-    kind = " ".join(dict.fromkeys(kind for kind, _ in found))
-    where = " ".join(f"{min(a, default=0)}→{min(b, default=0)}" for a, b in [p for _, p in found if len(p) == 2][:2])
-    text = " ".join(" · ".join(problems).split())
-    return is_right, [name, " ".join([severity, *kinds]), f"{said} {kind}".strip(), str(code), f"{pair} {where}", text]
+    def compiled(self) -> str:
+        """Compiles it; returns what the compiler said if that failed."""
+        code, out, err = execute([*NVCC, *self.header("flags"), "-o", str(self.build), str(self.path)], 120)
+        return (out + err)[-1500:] or f"exit {code}" if code else ""
 
+    def findings(self, report: str) -> list[tuple[str, list[set[int]]]]:
+        """Returns the kind of each finding, and the lines that each of its operations names."""
+        found = []
+        for kind, text in re.findall(rf"^ {{2,4}}({KINDS})\b(.*(?:\n    (?:op|  ) .*)*)", report, re.M):
+            places = [re.findall(rf"\b{self.name}\.cu:(\d+)", op) for op in re.split(r"\bop ", text)[1:]]
+            found.append((kind, [set(map(int, lines)) for lines in places]))
+        return found
 
-def compiled(path: Path, build: Path) -> tuple[Path, str]:
-    """Compiles a program; returns its file, and what the compiler said if that failed."""
-    program, flags = build / path.stem, header(path.read_text(), "flags").split()
-    nvcc = [os.environ.get("NVCC", "nvcc"), "-g", "-lineinfo", f"-arch={os.environ.get('ARCH', 'native')}"]
-    code, out, err = execute([*nvcc, "-std=c++17", *flags, "-o", str(program), str(path)], 120)
-    return program, "" if code == 0 else (out + err)[-1500:] or f"exit {code}"
+    def judged(self, sidestream: str) -> tuple[bool, list[str]]:
+        """Runs it; returns whether the reports are right, and the row of the table."""
+        program, check = [str(self.build)], [sidestream, "check", "--", str(self.build)]
+        plain, right = execute(program), execute([*program, "repaired"])
+        if right[0] == 77:
+            return True, [self.name, self.severity, "", "", right[1].strip()]
+        if right[0] != 0 or plain[0] != 0:
+            return False, [self.name, self.severity, "broken", "", f"{plain} {right}"[-200:]]
+        checked, twin = execute(check), execute([*check, "repaired"])
+        found, accused = self.findings(checked[1]), self.findings(twin[1])
+        said = {(0, False): "silent", (0, True): "warning", (1, True): "error"}
+        severity = said.get((checked[0], bool(found)), f"exit {checked[0]}")
+        fitting = [pair for kind, pair in found if not self.kinds or kind in self.kinds]
+        is_told = self.severity == "unseen" or severity == "silent" == self.severity
+        is_told |= bool(fitting) and severity in ("error", "warning") and self.severity in ("race", severity)
+        sides = [self.marked("first"), self.marked("second")]
+        named = [pair for pair in fitting if len(pair) == 2 and all(pair)]
+        matched = [pair for pair in named if all(map(set.intersection, sides, pair))]
+        places = ["/".join(map(str, sorted(lines))) for lines in (matched or named or [[]])[0]]
+        where = "→".join(places) or "no lines"
+        is_pair = bool(matched) or not named or not all(sides)
+        said_of = [" ".join((out + err).split())[:300] for _, out, err in (checked, twin)]
+        problems = [
+            "" if is_told else f"NOT FOUND: exit {checked[0]}: {said_of[0]}",
+            "" if is_pair else "WRONG PAIR",
+            "" if twin[0] == 0 and not accused else f"TWIN NOT SILENT: exit {twin[0]}: {said_of[1]}",
+            "" if twin[1].startswith(right[1]) else f"OTHER OUTPUT than {right[1]!r}: {said_of[1][:60]}",
+        ]
+        kinds = " ".join(dict.fromkeys(kind for kind, _ in found))
+        row = [self.name, self.expected, f"{severity} {kinds}", where if found else ""]
+        return not any(problems), [*row, " · ".join(filter(None, problems))]
 
 
 def main() -> int:
     """Prints the table; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--sidestream", default="sidestream")
-    parser.add_argument("--build", type=Path, default=Path("/tmp/sidestream-programs"))
     parser.add_argument("--compile-only", action="store_true")
-    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 16))
     options = parser.parse_args()
-    options.build.mkdir(parents=True, exist_ok=True)
+    BUILD.mkdir(parents=True, exist_ok=True)
     paths = [path for path in sorted(HERE.glob("*.cu")) if not options.names or path.stem in options.names]
-    began, rows = time.monotonic(), []
+    began, results = time.monotonic(), []
 
     def one(path: Path) -> tuple[bool, list[str]]:
-        program, problem = compiled(path, options.build)
+        program = Program(path)
+        problem = program.compiled()
         if problem or options.compile_only:
-            return not problem, [path.stem, "", "compiled" if not problem else "NOT COMPILED", "", "", problem]
-        return row(path, program, options.sidestream)
+            return not problem, [path.stem, "", "", "", problem or "compiled"]
+        return program.judged(options.sidestream)
 
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for is_right, cells in pool.map(one, paths):
-            rows.append(is_right)
-            print(("ok   " if is_right else "BAD  ") + " | ".join(f"{c:{w}}" for c, w in zip(cells, WIDTHS)).rstrip(), flush=True)
-    print(f"{sum(rows)} of {len(rows)} programs as expected, in {time.monotonic() - began:.0f} s")
-    return int(not all(rows))
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
+        for is_right, row in pool.map(one, paths):
+            results.append(is_right)
+            cells = " | ".join(f"{cell:{width}}" for cell, width in zip(row, (21, 15, 15, 8, 0), strict=True))
+            print("ok " if is_right else "BAD", cells.rstrip(" |"), flush=True)
+    print(f"{sum(results)} of {len(results)} as expected, in {time.monotonic() - began:.0f} s")
+    return int(not all(results))
 
-
-WIDTHS = (22, 15, 20, 3, 14, 0)
 
 if __name__ == "__main__":
     sys.exit(main())
