@@ -65,12 +65,7 @@ fn a_program_that_dies_or_fails_is_checked_up_to_there() {
     let program = compiled("waits.c");
     let died = listened(&["check"], &program, &["dies"]);
     assert_eq!(died.code, 128 + 6);
-    assert!(
-        died.err
-            .contains("signal 6 ended"),
-        "{}",
-        died.err
-    );
+    assert!(died.err.contains("signal 6 ended"), "{}", died.err);
     assert!(died.out.contains("1 race"), "{}", died.out);
     let failed = listened(&["check"], &program, &["fails"]);
     assert_eq!(failed.code, 7);

@@ -30,21 +30,31 @@ pub fn main(program: &[OsString], options: &Options) -> Result<Exit, Failure> {
     };
     let finished = Session::start(program, options, watch)?.listen()?;
     let is_heard = finished.tell();
-    let mut races = false;
+    let mut code = 2 * Exit::from(!is_heard);
     for (of, process, watch) in finished.heard() {
-        races |= report(&of, process, &watch.findings)?;
+        match report(&of, process, &watch.findings)? {
+            0 => {}
+            // A race counts for more than what was not checked.
+            found => code = if code == 1 { 1 } else { found },
+        }
     }
-    Ok(finished.code(if races { 1 } else { 2 * Exit::from(!is_heard) }))
+    Ok(finished.code(code))
 }
 
-/// Prints the report of a process, and returns whether it has an error.
-fn report(name: &str, process: &Process, findings: &Findings) -> Result<bool, Failure> {
+/// Prints the report of a process. Returns 1 if it has an error, 2 if not all calls were checked, else 0.
+fn report(name: &str, process: &Process, findings: &Findings) -> Result<Exit, Failure> {
     let report = findings.report();
-    let text = findings.text();
     let calls = counted(process.calls, "CUDA call");
-    print(format_args!("{name}: {calls}, {text}"))?;
-    Ok(report
+    print(format_args!("{name}: {calls}, {}", findings.text()))?;
+    let is_error = report
         .races
         .iter()
-        .any(|race| race.severity() == Severity::Error))
+        .any(|race| race.severity() == Severity::Error);
+    Ok(if is_error {
+        1
+    } else if findings.ended().is_some() || report.error.is_some() {
+        2
+    } else {
+        0
+    })
 }

@@ -72,6 +72,10 @@ enum Handle {
 /// The end of all addresses: the largest buffer of a log.
 const ADDRESSES: u64 = sidestream::log::limits::BUFFER_BYTES;
 
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`, which are no streams that the program created.
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
+
 /// A call that is being translated.
 struct Now<'a> {
     words: &'a [u64],
@@ -350,7 +354,7 @@ impl Process {
                 }
             }
             None => {
-                self.current(now, out);
+                self.blocks(now, out);
                 self.op(now, Kind::CopyBlocking { from, to }, &accesses, out);
                 if from.is_host() || to.is_host() {
                     self.waited = Some(now.thread);
@@ -373,7 +377,7 @@ impl Process {
             .unwrap_or(Memory::Device);
         match stream {
             None if !now.per_thread => {
-                self.current(now, out);
+                self.blocks(now, out);
                 self.op(now, Kind::MemsetBlocking { to }, &accesses, out);
             }
             stream => {
@@ -493,7 +497,13 @@ impl Process {
         self.waited = Some(now.thread);
     }
 
-    /// Tells the device in whose context the thread is, for calls that name none.
+    /// Declares what calls without a stream use: the thread's device, and its legacy stream.
+    fn blocks(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
+        self.stream(now, LEGACY, out);
+        self.current(now, out);
+    }
+
+    /// Tells the device in whose context the thread is.
     fn current(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
         let told = &mut self.devices[now.thread.0 as usize];
         if std::mem::replace(told, now.device) != now.device {
@@ -572,11 +582,10 @@ impl Process {
     }
 
     fn stream(&mut self, now: &Now<'_>, handle: u64, out: &mut dyn Hears) -> StreamId {
-        // `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
         let handle = match handle {
             0 if !now.per_thread => Handle::Legacy(now.device),
-            1 => Handle::Legacy(now.device),
-            0 | 2 => Handle::PerThread(now.device, now.thread),
+            LEGACY => Handle::Legacy(now.device),
+            0 | PER_THREAD => Handle::PerThread(now.device, now.thread),
             other => Handle::Created(other),
         };
         if let Some(&known) = self.streams.get(&handle) {
