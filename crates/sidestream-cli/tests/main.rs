@@ -16,6 +16,7 @@ mod overlap_own;
 mod patterns;
 #[cfg(target_os = "linux")]
 mod program;
+mod program_graphs;
 mod readme;
 mod record;
 mod recorded;

@@ -103,6 +103,88 @@ pub enum Does {
     LaunchEx(Word, Word, Word, Word),
     /// Stream.
     HostFunction(Word),
+    /// Stream; then, if the capture is one into a graph that exists: the graph and the nodes to depend on, as an array.
+    BeginCapture(Word, Option<(Word, Word)>),
+    /// Stream, graph.
+    EndCapture(Word, Word),
+    /// Stream, graph.
+    CaptureInfo(Word, Word),
+    /// Stream, nodes as an array, flags.
+    CaptureDependencies(Word, Word, Word),
+    /// Graph.
+    GraphCreate(Word),
+    /// Clone, original.
+    GraphClone(Word, Word),
+    /// Graph.
+    GraphDestroy(Word),
+    /// Executable graph, graph.
+    GraphInstantiate(Word, Word),
+    /// Executable graph, graph.
+    GraphUpdate(Word, Word),
+    /// Executable graph.
+    GraphExecDestroy(Word),
+    /// Executable graph, stream.
+    GraphLaunch(Word, Word),
+    /// Node, graph, the nodes that it depends on as an array, what it does.
+    NodeAdd(Word, Word, Word, Part),
+    /// Node, what it does from here on; the executable graph, if in that only.
+    NodeSet(Word, Part, Option<Word>),
+    /// Node, executable graph, whether it does anything.
+    NodeEnable(Word, Word, Word),
+    /// Graph, two arrays: the nodes at the beginning and at the end of each edge. Whether the edges come to be.
+    Edges(Word, Word, bool),
+}
+
+/// What a node of a graph does, and the first word that says more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// A `CUDA_KERNEL_NODE_PARAMS`, and whether it may name the kernel by a `CUkernel`.
+    Kernel(Word, bool),
+    /// A `CUDA_MEMCPY3D`.
+    Copy(Word),
+    /// A `CUDA_MEMSET_NODE_PARAMS`.
+    Memset(Word),
+    /// A function on the host.
+    Host,
+    /// A graph, which is copied.
+    Child(Word),
+    /// A `CUDA_MEM_ALLOC_NODE_PARAMS`.
+    Alloc(Word),
+    /// An address.
+    Free(Word),
+    /// An event that is recorded, which launches of the graph do as well.
+    Record(Word),
+    /// An event that is waited for, likewise.
+    Wait(Word),
+    /// A `CUDA_CONDITIONAL_NODE_PARAMS`; the graphs of its bodies come at the end of the record.
+    Conditional(Word),
+    /// A `CUgraphNodeParams`, which says what.
+    Any(Word),
+    /// Nothing that touches known memory.
+    Nothing,
+}
+
+impl Part {
+    /// Returns what a node does, if its parameters say so.
+    pub fn said(self, words: &[u64]) -> Part {
+        let Part::Any(first) = self else {
+            return self;
+        };
+        let at = first + 2;
+        match words.get(usize::from(first)).map(|word| *word as u32) {
+            Some(0) => Part::Kernel(at, true),
+            Some(1) => Part::Copy(at + 2),
+            Some(2) => Part::Memset(at),
+            Some(3) => Part::Host,
+            Some(4) => Part::Child(at),
+            Some(6) => Part::Wait(at),
+            Some(7) => Part::Record(at),
+            Some(10) => Part::Alloc(at),
+            Some(11) => Part::Free(at),
+            Some(13) => Part::Conditional(at),
+            _ => Part::Nothing,
+        }
+    }
 }
 
 /// The kind of memory that a call makes or ends.
@@ -235,6 +317,63 @@ pub const CALLS: &[ApiCall] = &[
     call([527, 528], "cuLaunchHostFunc", 3, Exit, HostFunction(0), &[]),
     call([831, 832], "cuLaunchHostFunc_v2", 4, Exit, HostFunction(0), &[]),
     call([345, 437], "cuStreamAddCallback", 4, Exit, HostFunction(0), &[]),
+
+    call([495, 496], "cuStreamBeginCapture", 1, Exit, BeginCapture(0, None), &[]),
+    call([539, 540], "cuStreamBeginCapture_v2", 2, Exit, BeginCapture(0, None), &[]),
+    call([720, 721], "cuStreamBeginCaptureToGraph", 6, Exit, BeginCapture(0, Some((1, 6))), &[Array(2, 4, 1)]),
+    call([497, 498], "cuStreamEndCapture", 2, Exit, EndCapture(0, 2), &[Words(1, 1)]),
+    call([629, 630], "cuStreamGetCaptureInfo_v2", 6, Exit, CaptureInfo(0, 6), &[Words(3, 1)]),
+    call([729, 730], "cuStreamGetCaptureInfo_v3", 7, Exit, CaptureInfo(0, 7), &[Words(3, 1)]),
+    call([631, 632], "cuStreamUpdateCaptureDependencies", 4, Exit, CaptureDependencies(0, 4, 3), &[Array(1, 2, 1)]),
+    call([731, 732], "cuStreamUpdateCaptureDependencies_v2", 5, Exit, CaptureDependencies(0, 5, 4), &[Array(1, 3, 1)]),
+
+    call([501, 0], "cuGraphCreate", 2, Exit, GraphCreate(2), &[Words(0, 1)]),
+    call([523, 0], "cuGraphClone", 2, Exit, GraphClone(2, 1), &[Words(0, 1)]),
+    call([517, 0], "cuGraphDestroy", 1, Exit, GraphDestroy(0), &[]),
+    call([513, 0], "cuGraphInstantiate", 5, Exit, GraphInstantiate(5, 1), &[Words(0, 1)]),
+    call([578, 0], "cuGraphInstantiate_v2", 5, Exit, GraphInstantiate(5, 1), &[Words(0, 1)]),
+    call([643, 0], "cuGraphInstantiateWithFlags", 3, Exit, GraphInstantiate(3, 1), &[Words(0, 1)]),
+    call([656, 657], "cuGraphInstantiateWithParams", 3, Exit, GraphInstantiate(3, 1), &[Words(0, 1)]),
+    call([561, 0], "cuGraphExecUpdate", 4, Exit, GraphUpdate(0, 1), &[]),
+    call([696, 0], "cuGraphExecUpdate_v2", 3, Exit, GraphUpdate(0, 1), &[]),
+    call([516, 0], "cuGraphExecDestroy", 1, Exit, GraphExecDestroy(0), &[]),
+    call([514, 515], "cuGraphLaunch", 2, Exit, GraphLaunch(0, 1), &[]),
+
+    call([502, 0], "cuGraphAddKernelNode", 5, Exit, NodeAdd(5, 1, 13, Part::Kernel(6, false)), &[Words(0, 1), Words(4, 7), Array(2, 3, 1)]),
+    call([689, 0], "cuGraphAddKernelNode_v2", 5, Exit, NodeAdd(5, 1, 15, Part::Kernel(6, true)), &[Words(0, 1), Words(4, 9), Array(2, 3, 1)]),
+    call([504, 0], "cuGraphAddMemcpyNode", 6, Exit, NodeAdd(6, 1, 32, Part::Copy(7)), &[Words(0, 1), Words(4, 25), Array(2, 3, 1)]),
+    call([506, 0], "cuGraphAddMemsetNode", 6, Exit, NodeAdd(6, 1, 12, Part::Memset(7)), &[Words(0, 1), Words(4, 5), Array(2, 3, 1)]),
+    call([530, 0], "cuGraphAddHostNode", 5, Exit, NodeAdd(5, 1, 6, Part::Host), &[Words(0, 1), Array(2, 3, 1)]),
+    call([525, 0], "cuGraphAddChildGraphNode", 5, Exit, NodeAdd(5, 1, 6, Part::Child(4)), &[Words(0, 1), Array(2, 3, 1)]),
+    call([526, 0], "cuGraphAddEmptyNode", 4, Exit, NodeAdd(4, 1, 5, Part::Nothing), &[Words(0, 1), Array(2, 3, 1)]),
+    call([589, 0], "cuGraphAddEventRecordNode", 5, Exit, NodeAdd(5, 1, 6, Part::Record(4)), &[Words(0, 1), Array(2, 3, 1)]),
+    call([590, 0], "cuGraphAddEventWaitNode", 5, Exit, NodeAdd(5, 1, 6, Part::Wait(4)), &[Words(0, 1), Array(2, 3, 1)]),
+    call([638, 0], "cuGraphAddMemAllocNode", 5, Exit, NodeAdd(5, 1, 21, Part::Alloc(6)), &[Words(0, 1), Words(4, 15), Array(2, 3, 1)]),
+    call([639, 0], "cuGraphAddMemFreeNode", 5, Exit, NodeAdd(5, 1, 6, Part::Free(4)), &[Words(0, 1), Array(2, 3, 1)]),
+    call([669, 0], "cuGraphAddBatchMemOpNode", 5, Exit, NodeAdd(5, 1, 6, Part::Nothing), &[Words(0, 1), Array(2, 3, 1)]),
+    call([618, 0], "cuGraphAddExternalSemaphoresSignalNode", 5, Exit, NodeAdd(5, 1, 6, Part::Nothing), &[Words(0, 1), Array(2, 3, 1)]),
+    call([621, 0], "cuGraphAddExternalSemaphoresWaitNode", 5, Exit, NodeAdd(5, 1, 6, Part::Nothing), &[Words(0, 1), Array(2, 3, 1)]),
+    call([712, 0], "cuGraphAddNode", 5, Exit, NodeAdd(5, 1, 38, Part::Any(6)), &[Words(0, 1), Words(4, 32), Array(2, 3, 1)]),
+    call([723, 0], "cuGraphAddNode_v2", 6, Exit, NodeAdd(6, 1, 39, Part::Any(7)), &[Words(0, 1), Words(5, 32), Array(2, 4, 1)]),
+    call([863, 0], "cuGraphAddNode_v3", 6, Exit, NodeAdd(6, 1, 39, Part::Any(7)), &[Words(0, 1), Words(5, 32), Array(2, 4, 1)]),
+    call([521, 0], "cuGraphKernelNodeSetParams", 2, Exit, NodeSet(0, Part::Kernel(2, false), None), &[Words(1, 7)]),
+    call([691, 0], "cuGraphKernelNodeSetParams_v2", 2, Exit, NodeSet(0, Part::Kernel(2, true), None), &[Words(1, 9)]),
+    call([520, 0], "cuGraphMemcpyNodeSetParams", 2, Exit, NodeSet(0, Part::Copy(2), None), &[Words(1, 25)]),
+    call([508, 0], "cuGraphMemsetNodeSetParams", 2, Exit, NodeSet(0, Part::Memset(2), None), &[Words(1, 5)]),
+    call([713, 0], "cuGraphNodeSetParams", 2, Exit, NodeSet(0, Part::Any(2), None), &[Words(1, 32)]),
+    call([864, 0], "cuGraphNodeSetParams_v2", 2, Exit, NodeSet(0, Part::Any(2), None), &[Words(1, 32)]),
+    call([522, 0], "cuGraphDestroyNode", 1, Exit, NodeSet(0, Part::Nothing, None), &[]),
+    call([538, 0], "cuGraphExecKernelNodeSetParams", 3, Exit, NodeSet(1, Part::Kernel(3, false), Some(0)), &[Words(2, 7)]),
+    call([692, 0], "cuGraphExecKernelNodeSetParams_v2", 3, Exit, NodeSet(1, Part::Kernel(3, true), Some(0)), &[Words(2, 9)]),
+    call([562, 0], "cuGraphExecMemcpyNodeSetParams", 4, Exit, NodeSet(1, Part::Copy(4), Some(0)), &[Words(2, 25)]),
+    call([563, 0], "cuGraphExecMemsetNodeSetParams", 4, Exit, NodeSet(1, Part::Memset(4), Some(0)), &[Words(2, 5)]),
+    call([586, 0], "cuGraphExecChildGraphNodeSetParams", 3, Exit, NodeSet(1, Part::Child(2), Some(0)), &[]),
+    call([714, 0], "cuGraphExecNodeSetParams", 3, Exit, NodeSet(1, Part::Any(3), Some(0)), &[Words(2, 32)]),
+    call([650, 0], "cuGraphNodeSetEnabled", 3, Exit, NodeEnable(1, 0, 2), &[]),
+    call([518, 0], "cuGraphAddDependencies", 4, Exit, Edges(0, 4, true), &[Array(1, 3, 1), Array(2, 3, 1)]),
+    call([727, 0], "cuGraphAddDependencies_v2", 5, Exit, Edges(0, 5, true), &[Array(1, 4, 1), Array(2, 4, 1)]),
+    call([519, 0], "cuGraphRemoveDependencies", 4, Exit, Edges(0, 4, false), &[Array(1, 3, 1), Array(2, 3, 1)]),
+    call([728, 0], "cuGraphRemoveDependencies_v2", 5, Exit, Edges(0, 5, false), &[Array(1, 4, 1), Array(2, 4, 1)]),
 ];
 
 impl ApiCall {
@@ -247,9 +386,48 @@ impl ApiCall {
         )
     }
 
-    /// Whether the words at the end are a kernel's parameters.
-    pub fn is_launch(&self) -> bool {
-        matches!(self.what, Launch(..) | LaunchEx(..))
+    /// Returns what the call makes a node of a graph do.
+    pub fn part(&self, words: &[u64]) -> Option<Part> {
+        match self.what {
+            NodeAdd(.., part) | NodeSet(_, part, _) => Some(part.said(words)),
+            _ => None,
+        }
+    }
+
+    /// Returns the kernel that the call launches, or makes a node of, and the pointers to its parameters and extra parameters.
+    pub fn kernel(&self, words: &[u64]) -> Option<[u64; 3]> {
+        let word = |at: Word| words.get(usize::from(at)).copied();
+        match self.what {
+            Launch(kernel, _, parameters, extra) => Some([
+                word(kernel)?,
+                word(parameters)?,
+                extra.map_or(Some(0), word)?,
+            ]),
+            LaunchEx(kernel, _, parameters, extra) => {
+                Some([word(kernel)?, word(parameters)?, word(extra)?])
+            }
+            _ => {
+                let Some(Part::Kernel(first, by_kernel)) = self.part(words) else {
+                    return None;
+                };
+                let function = match word(first)? {
+                    0 if by_kernel => word(first + 7)?,
+                    function => function,
+                };
+                Some([function, word(first + 5)?, word(first + 6)?])
+            }
+        }
+    }
+
+    /// Returns the position after the arguments and what is behind them.
+    pub fn end(&self, words: &[u64]) -> usize {
+        let from = usize::from(self.words);
+        self.behind.iter().fold(from, |at, behind| match *behind {
+            Words(_, count) => at + usize::from(count),
+            Array(..) => words
+                .get(at)
+                .map_or(at, |count| (*count as usize).saturating_add(at + 1)),
+        })
     }
 
     /// The address and the size of memory that a call with these words makes known.
@@ -262,7 +440,10 @@ impl ApiCall {
             AllocPitch(at, pitch, height) => {
                 Some((word(at)?, word(pitch)?.checked_mul(word(height)?)?))
             }
-            _ => None,
+            _ => match self.part(words)? {
+                Part::Alloc(first) => Some((word(first + 14)?, word(first + 13)?)),
+                _ => None,
+            },
         }
     }
 }

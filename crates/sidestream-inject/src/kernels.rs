@@ -9,12 +9,15 @@ use crate::calls::PARAMETER;
 use crate::system::Library;
 
 type ParameterFn = unsafe extern "C" fn(u64, usize, *mut usize, *mut usize) -> c_int;
+type NameFn = unsafe extern "C" fn(*mut *const c_char, u64) -> c_int;
 
 /// What is known of kernels, by their handles.
 pub struct Kernels {
     known: Mutex<HashMap<u64, &'static [Parameter]>>,
     of_function: Option<ParameterFn>,
     of_kernel: Option<ParameterFn>,
+    /// The names of a function and of a kernel.
+    names: [Option<NameFn>; 2],
     /// All memory that calls made known lies between these addresses.
     lowest: AtomicU64,
     highest: AtomicU64,
@@ -47,10 +50,15 @@ impl Kernels {
             // SAFETY: the type is that of `cuda.h`.
             unsafe { driver.function::<ParameterFn>(name) }
         };
+        let named = |name: &CStr| {
+            // SAFETY: as above.
+            unsafe { driver.function::<NameFn>(name) }
+        };
         Kernels {
             known: Mutex::new(HashMap::new()),
             of_function: find(c"cuFuncGetParamInfo"),
             of_kernel: find(c"cuKernelGetParamInfo"),
+            names: [named(c"cuFuncGetName"), named(c"cuKernelGetName")],
             lowest: AtomicU64::new(u64::MAX),
             highest: AtomicU64::new(0),
         }
@@ -89,6 +97,20 @@ impl Kernels {
         let parameters: &'static [Parameter] = Box::leak(parameters.into_boxed_slice());
         known.insert(kernel, parameters);
         (parameters, true)
+    }
+
+    /// Returns the name of a kernel that the driver knows; nothing if it does not tell.
+    pub fn name(&self, kernel: u64) -> &[u8] {
+        let mut name = std::ptr::null();
+        for of in self.names.into_iter().flatten() {
+            // SAFETY: a handle of the other kind is refused; a name is a text of C that lives as long as the kernel.
+            unsafe {
+                if of(&mut name, kernel) == 0 {
+                    return text(name);
+                }
+            }
+        }
+        &[]
     }
 
     /// Forgets all kernels: their handles may be used again.

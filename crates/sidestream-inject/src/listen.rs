@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
-use crate::calls::{ApiCall, Behind, CALLS, Does, Moment};
+use crate::calls::{ApiCall, Behind, CALLS, Does, Moment, Part};
 use crate::cupti::{Cupti, DRIVER, Data, NotSubscribed};
 use crate::kernels::{Kernels, LaunchArguments, text};
 use crate::ring::SharedRing;
@@ -28,6 +28,8 @@ const PER_THREAD: u16 = 1 << 15;
 const BEFORE: usize = CALL_WORDS - 1;
 /// The largest number of words of an array that is written.
 const MAX_BEHIND: u64 = 12_000;
+/// The largest number of graphs of a conditional node that are written.
+const MAX_BODIES: u64 = 64;
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();
 
@@ -180,7 +182,7 @@ impl Listener {
             // SAFETY: the driver has accepted the arguments, or is about to read them.
             unsafe {
                 self.behind(call, words);
-                self.launched(call, arguments, data, words);
+                self.last(call, data, words);
             }
             if let Some((at, bytes)) = call.makes(&words[BEFORE..]) {
                 self.kernels.made(at, bytes);
@@ -227,32 +229,35 @@ impl Listener {
         }
     }
 
-    /// Appends the addresses among a launch's parameters.
+    /// Appends the addresses among a kernel's parameters, or the graphs of a conditional node.
     ///
     /// # Safety
     /// The driver was given the arguments, and what they point to is still there.
-    unsafe fn launched(
-        &self,
-        call: &ApiCall,
-        arguments: &[u64],
-        data: &Data,
-        words: &mut Vec<u64>,
-    ) {
-        let (kernel, parameters, extra) = match call.what {
-            Does::Launch(kernel, _, parameters, extra) => (kernel, parameters, extra),
-            Does::LaunchEx(kernel, _, parameters, extra) => (kernel, parameters, Some(extra)),
-            _ => return,
+    unsafe fn last(&self, call: &ApiCall, data: &Data, words: &mut Vec<u64>) {
+        let Some([kernel, parameters, extra]) = call.kernel(&words[BEFORE..]) else {
+            if let Some(Part::Conditional(first)) = call.part(&words[BEFORE..]) {
+                let first = BEFORE + usize::from(first);
+                let (count, graphs) = (words[first + 1] >> 32, words[first + 2] as *const u64);
+                for at in 0..count.min(MAX_BODIES) as usize {
+                    // SAFETY: the driver has made so many graphs.
+                    words.push(unsafe { *graphs.add(at) });
+                }
+            }
+            return;
         };
-        let word = |at: u8| arguments[usize::from(at)];
         let given = LaunchArguments {
-            parameters: word(parameters) as *const *const u8,
-            extra: extra.map_or(0, word) as *const *const u8,
+            parameters: parameters as *const *const u8,
+            extra: extra as *const *const u8,
         };
         // SAFETY: the caller promises it; CUPTI's text ends with a zero.
         unsafe {
-            if self.kernels.addresses(word(kernel), given, words) {
-                self.ring
-                    .write_text(Tag::Kernel, &[word(kernel)], text(data.kernel));
+            if self.kernels.addresses(kernel, given, words) {
+                // CUPTI tells the name for launches only.
+                let name = match call.part(&words[BEFORE..]) {
+                    None => text(data.kernel),
+                    Some(_) => self.kernels.name(kernel),
+                };
+                self.ring.write_text(Tag::Kernel, &[kernel], name);
             }
         }
     }

@@ -58,6 +58,22 @@ impl Allocations {
         declare: impl FnOnce() -> BufferId,
     ) -> &mut Allocation {
         let end = start.saturating_add(bytes);
+        let turns = self.buffers.entry((start, bytes, memory)).or_default();
+        turns.swap(0, 1);
+        let buffer = *turns[0].get_or_insert_with(declare);
+        self.put(Allocation {
+            start,
+            end,
+            buffer,
+            memory,
+            stream_ordered,
+            is_in_parts: false,
+        })
+    }
+
+    /// Adds memory that was known before.
+    pub fn put(&mut self, range: Allocation) -> &mut Allocation {
+        let Allocation { start, end, .. } = range;
         while let Some((&at, _)) = self
             .by_start
             .range(..end)
@@ -66,17 +82,6 @@ impl Allocations {
         {
             self.by_start.remove(&at);
         }
-        let turns = self.buffers.entry((start, bytes, memory)).or_default();
-        turns.swap(0, 1);
-        let buffer = *turns[0].get_or_insert_with(declare);
-        let range = Allocation {
-            start,
-            end,
-            buffer,
-            memory,
-            stream_ordered,
-            is_in_parts: false,
-        };
         self.by_start.entry(start).insert_entry(range).into_mut()
     }
 

@@ -4,6 +4,7 @@
 //! ([`ring`]), from which the command makes operations ([`translate`]) while the program runs.
 
 mod check;
+mod graphs;
 mod kernel;
 mod library;
 mod memory;

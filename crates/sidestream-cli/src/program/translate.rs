@@ -14,8 +14,9 @@ use sidestream::op::{
 use sidestream_inject::calls::{ApiCall, CALLS, Does, Made, PARAMETER, Word};
 use sidestream_inject::wire::{CALL_WORDS, Head, Tag};
 
+use super::graphs::Graphs;
 use super::kernel::KnownKernel;
-use super::memory::{Allocation, Allocations};
+use super::memory::Allocations;
 
 /// Receives what a process did.
 pub trait Hears {
@@ -50,8 +51,9 @@ pub struct Process {
     stacks: HashMap<u32, Vec<[u64; 2]>>,
     /// The buffer that stands for all addresses, in which all others lie.
     everything: Option<BufferId>,
-    buffers: u32,
-    memory: Allocations,
+    pub(super) buffers: u32,
+    pub(super) memory: Allocations,
+    pub(super) graphs: Graphs,
     kernels: HashMap<u64, KnownKernel>,
     /// Why the process was not heard.
     pub problem: Option<String>,
@@ -70,24 +72,37 @@ enum Handle {
 }
 
 /// The end of all addresses: the largest buffer of a log.
-const ADDRESSES: u64 = sidestream::log::limits::BUFFER_BYTES;
+pub(super) const ADDRESSES: u64 = sidestream::log::limits::BUFFER_BYTES;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`, which are no streams that the program created.
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
 /// A call that is being translated.
-struct Now<'a> {
-    words: &'a [u64],
+pub(super) struct Now<'a> {
+    pub(super) words: &'a [u64],
     per_thread: bool,
     thread: ThreadId,
-    device: DeviceId,
-    site: SiteId,
+    pub(super) device: DeviceId,
+    pub(super) site: SiteId,
 }
 
 impl Now<'_> {
-    fn word(&self, at: Word) -> u64 {
+    pub(super) fn word(&self, at: Word) -> u64 {
         self.words.get(usize::from(at)).copied().unwrap_or(0)
+    }
+
+    /// Returns the array that begins with its length.
+    pub(super) fn array(&self, at: Word) -> &[u64] {
+        let (from, len) = (usize::from(at) + 1, self.word(at) as usize);
+        self.words
+            .get(from..from.saturating_add(len))
+            .unwrap_or_default()
+    }
+
+    /// Returns the same call at another place.
+    pub(super) fn at(&self, site: SiteId) -> Now<'_> {
+        Now { site, ..*self }
     }
 }
 
@@ -127,7 +142,8 @@ impl Process {
             return;
         };
         let (thread, result) = (before[0] as u32, (before[0] >> 32) as u32);
-        if result != 0 {
+        // A capture ends even if that fails.
+        if result != 0 && !matches!(call.what, Does::EndCapture(..)) {
             return;
         }
         self.calls += 1;
@@ -257,7 +273,12 @@ impl Process {
             }
             Does::FreeAsync(at, stream) => {
                 let stream = self.stream(now, word(stream), out);
-                if let Some(range) = self.memory.remove(word(at)) {
+                // Each launch of a graph allocates it again.
+                let range = match self.graphs.is_captured(stream) {
+                    true => self.memory.at(word(at)).cloned(),
+                    false => self.memory.remove(word(at)),
+                };
+                if let Some(range) = range {
                     self.op(
                         now,
                         Kind::FreeAsync { stream },
@@ -283,10 +304,8 @@ impl Process {
                 self.copy(now, side(first + 7), side(first), stream, out);
             }
             Does::Copy3D(first, stream) => {
-                let [width, height, depth] = [22, 23, 24].map(|at| word(first + at));
-                let side = |first| CopySide::of_3d(now, first).area(width, height, depth);
-                let stream = stream.map(word);
-                self.copy(now, side(first + 11), side(first), stream, out);
+                let (to, from) = CopySide::both_3d(now, first);
+                self.copy(now, to, from, stream.map(word), out);
             }
             Does::Memset(at, count, bytes, stream) => {
                 let bytes = word(count).saturating_mul(u64::from(bytes));
@@ -298,13 +317,11 @@ impl Process {
                 self.memset(now, word(at), bytes, stream.map(word), out);
             }
             Does::Launch(kernel, stream, ..) => {
-                let rest = now.words.get(usize::from(call.words)..).unwrap_or_default();
+                let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
                 self.launch(now, word(kernel), word(stream), rest, out);
             }
             Does::LaunchEx(kernel, config, ..) => {
-                let attributes = usize::from(config) + 7;
-                let parameters = (word(attributes as u8) as usize).saturating_add(attributes + 1);
-                let rest = now.words.get(parameters..).unwrap_or_default();
+                let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
                 self.launch(now, word(kernel), word(config + 4), rest, out);
             }
             Does::HostFunction(stream) => {
@@ -319,7 +336,7 @@ impl Process {
                     out,
                 );
             }
-            _ => {}
+            _ => self.graph(call, now, out),
         }
     }
 
@@ -388,7 +405,7 @@ impl Process {
     }
 
     /// Appends the access to some bytes from an address on, if they are in known memory; returns its kind.
-    fn touched(
+    pub(super) fn touched(
         &mut self,
         (at, bytes): (u64, u64),
         mode: Mode,
@@ -409,6 +426,12 @@ impl Process {
         out: &mut dyn Hears,
     ) {
         let stream = self.stream(now, stream, out);
+        let accesses = self.kernel_accesses(kernel, rest);
+        self.op(now, Kind::kernel(stream), &accesses, out);
+    }
+
+    /// Returns the accesses of a kernel, by what follows a launch's other words.
+    pub(super) fn kernel_accesses(&mut self, kernel: u64, rest: &[u64]) -> Accesses {
         let mut accesses = Accesses::new();
         if let Some((&others, addresses)) = rest.split_first() {
             let kernel = self.kernels.entry(kernel).or_default();
@@ -432,7 +455,7 @@ impl Process {
                 accesses.push(range.access(address, 1, mode));
             }
         }
-        self.op(now, Kind::kernel(stream), &accesses, out);
+        accesses
     }
 
     fn made(
@@ -444,8 +467,24 @@ impl Process {
         kind: Kind,
         out: &mut dyn Hears,
     ) {
+        let stream_ordered = matches!(kind, Kind::MallocAsync { .. });
+        if let Some(all) = self.allocated(at, bytes, memory, stream_ordered, out) {
+            let all: &[Access] = if stream_ordered { &[all] } else { &[] };
+            self.op(now, kind, all, out);
+        }
+    }
+
+    /// Adds memory, and returns an access to all of it.
+    pub(super) fn allocated(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        memory: Memory,
+        stream_ordered: bool,
+        out: &mut dyn Hears,
+    ) -> Option<Access> {
         if at == 0 || bytes == 0 || at.saturating_add(bytes) > ADDRESSES {
-            return;
+            return None;
         }
         let everything = *self.everything.get_or_insert_with(|| {
             out.take(&Record::buffer(
@@ -458,7 +497,6 @@ impl Process {
             BufferId(self.buffers - 1)
         });
         let buffers = &mut self.buffers;
-        let stream_ordered = matches!(kind, Kind::MallocAsync { .. });
         let range = self.memory.add(at, bytes, memory, stream_ordered, || {
             let within = Some(Within {
                 buffer: everything,
@@ -469,17 +507,24 @@ impl Process {
             *buffers += 1;
             BufferId(*buffers - 1)
         });
-        let all: Vec<Access> = if stream_ordered {
-            vec![Allocation::all(range, Mode::Write)]
-        } else {
-            vec![]
-        };
-        self.op(now, kind, &all, out);
+        self.graphs.begins(range.buffer, at);
+        Some(range.all(Mode::Write))
     }
 
     // -------------------------------------------------------------- what calls name
 
-    fn op(&mut self, now: &Now<'_>, kind: Kind, accesses: &[Access], out: &mut dyn Hears) {
+    pub(super) fn op(
+        &mut self,
+        now: &Now<'_>,
+        kind: Kind,
+        accesses: &[Access],
+        out: &mut dyn Hears,
+    ) {
+        // `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`.
+        let is_external = now.word(2) & 1 == 1;
+        if self.graphs.take(kind, now.site, accesses, is_external) {
+            return;
+        }
         let op = Op {
             id: OpId(self.ops),
             thread: now.thread,
@@ -504,7 +549,7 @@ impl Process {
     }
 
     /// Tells the device in whose context the thread is.
-    fn current(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
+    pub(super) fn current(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
         let told = &mut self.devices[now.thread.0 as usize];
         if std::mem::replace(told, now.device) != now.device {
             self.op(now, Kind::SetDevice { device: now.device }, &[], out);
@@ -564,12 +609,7 @@ impl Process {
         place: u32,
         out: &mut dyn Hears,
     ) -> SiteId {
-        let kernel = match call.what {
-            Does::Launch(kernel, ..) | Does::LaunchEx(kernel, ..) => {
-                words.get(usize::from(kernel)).copied().unwrap_or(0)
-            }
-            _ => 0,
-        };
+        let kernel = call.kernel(words).map_or(0, |[kernel, ..]| kernel);
         let fresh = SiteId(self.sites.len() as u32);
         *self.sites.entry((row, kernel, place)).or_insert_with(|| {
             let text = match self.kernels.get(&kernel) {
@@ -581,7 +621,7 @@ impl Process {
         })
     }
 
-    fn stream(&mut self, now: &Now<'_>, handle: u64, out: &mut dyn Hears) -> StreamId {
+    pub(super) fn stream(&mut self, now: &Now<'_>, handle: u64, out: &mut dyn Hears) -> StreamId {
         let handle = match handle {
             0 if !now.per_thread => Handle::Legacy(now.device),
             LEGACY => Handle::Legacy(now.device),
@@ -609,19 +649,31 @@ impl Process {
         {
             return spare;
         }
-        let id = StreamId(self.declared_streams);
         let name = match kind {
             StreamKind::Legacy => "the default stream".to_owned(),
             StreamKind::PerThread => "the thread's default stream".to_owned(),
-            StreamKind::Blocking | StreamKind::NonBlocking => format!("stream {}", id.0),
+            StreamKind::Blocking | StreamKind::NonBlocking => {
+                format!("stream {}", self.declared_streams)
+            }
         };
+        self.declare_stream(kind, device, name, out)
+    }
+
+    pub(super) fn declare_stream(
+        &mut self,
+        kind: StreamKind,
+        device: DeviceId,
+        name: String,
+        out: &mut dyn Hears,
+    ) -> StreamId {
+        let id = StreamId(self.declared_streams);
         out.take(&Record::stream(kind, device, name));
         self.declared_streams += 1;
         self.kinds.push((device, kind));
         id
     }
 
-    fn event(&mut self, handle: u64, out: &mut dyn Hears) -> EventId {
+    pub(super) fn event(&mut self, handle: u64, out: &mut dyn Hears) -> EventId {
         if let Some(&known) = self.events.get(&handle) {
             return known;
         }
@@ -630,7 +682,7 @@ impl Process {
         id
     }
 
-    fn new_event(&mut self, timing: bool, out: &mut dyn Hears) -> EventId {
+    pub(super) fn new_event(&mut self, timing: bool, out: &mut dyn Hears) -> EventId {
         self.spare_events.pop().unwrap_or_else(|| {
             let id = EventId(self.declared_events);
             out.take(&Record::event(timing, None, format!("event {}", id.0)));
@@ -641,7 +693,7 @@ impl Process {
 }
 
 /// One side of a copy of an area.
-struct CopySide {
+pub(super) struct CopySide {
     start: u64,
     pitch: u64,
     slice: u64,
@@ -658,6 +710,13 @@ impl CopySide {
             pitch,
             slice: 0,
         }
+    }
+
+    /// The destination and the source of a `CUDA_MEMCPY3D`: the addresses, and the numbers of bytes from first to last.
+    pub(super) fn both_3d(now: &Now<'_>, first: Word) -> ((u64, u64), (u64, u64)) {
+        let [width, height, depth] = [22, 23, 24].map(|at| now.word(first + at));
+        let side = |first| CopySide::of_3d(now, first).area(width, height, depth);
+        (side(first + 11), side(first))
     }
 
     /// The side of `CUDA_MEMCPY3D` whose fields begin at this word.

@@ -37,6 +37,36 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared, CUstream stream, void **parameters, void **extra);
 
+typedef struct graph *CUgraph;
+typedef struct node *CUgraphNode;
+typedef struct exec *CUgraphExec;
+typedef struct {
+    CUfunction func;
+    unsigned grid[3], block[3], shared;
+    void **parameters, **extra;
+    void *kernel;
+    CUcontext context;
+} CUDA_KERNEL_NODE_PARAMS;
+typedef struct {
+    CUdeviceptr at;
+    size_t pitch;
+    unsigned value, each;
+    size_t width, height;
+} CUDA_MEMSET_NODE_PARAMS;
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS *parameters);
+CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *result);
+CUresult cuGraphExecDestroy(CUgraphExec exec);
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+
 #define MUST(call)                                                                     \
     do {                                                                               \
         CUresult code = call;                                                          \

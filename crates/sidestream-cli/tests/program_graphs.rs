@@ -1,0 +1,62 @@
+//! Tests `sidestream check -- PROGRAM` with programs that launch graphs.
+
+use crate::program::{compiled, listened};
+
+/// Runs the program of graphs as it is and repaired, and compares the parts of the report about the first.
+#[track_caller]
+fn check(what: &str, parts: &[&str]) {
+    let program = compiled("graphs.c");
+    let racy = listened(&["check"], &program, &[what]);
+    assert_eq!((racy.code, racy.err.as_str()), (1, ""), "{}", racy.out);
+    for part in parts {
+        assert!(racy.out.contains(part), "{part}: {}", racy.out);
+    }
+    clean(&[what, "repaired"]);
+}
+
+#[track_caller]
+fn clean(arguments: &[&str]) {
+    let ran = listened(&["check"], &compiled("graphs.c"), arguments);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{}", ran.out);
+    assert!(ran.out.contains("no race\n"), "{}", ran.out);
+}
+
+#[test]
+fn graphs_that_write_the_same_memory_race_unless_their_launches_are_ordered() {
+    check(
+        "replays",
+        &["cuGraphLaunch", "nothing makes stream 1 wait for stream 0"],
+    );
+    clean(&["itself"]);
+}
+
+#[test]
+fn a_copy_into_the_input_of_a_graph_races_with_its_launch() {
+    check(
+        "input",
+        &["WAR on", "cuGraphLaunch", "cuMemcpyHtoDAsync_v2"],
+    );
+}
+
+#[test]
+fn nodes_of_one_graph_race_unless_they_depend_on_each_other() {
+    let branches = "nothing makes branch 1 of a graph wait for branch 0 of a graph";
+    check("forks", &["1 race", "WAW on", "cuMemsetD8Async", branches]);
+    check(
+        "built",
+        &[
+            "WAW on",
+            "cuGraphAddMemsetNode",
+            "scale",
+            "branch 2 of a graph",
+        ],
+    );
+}
+
+#[test]
+fn an_update_changes_what_launches_do() {
+    check(
+        "update",
+        &["RAW on", "cuGraphLaunch", "cuMemcpyDtoHAsync_v2"],
+    );
+}
