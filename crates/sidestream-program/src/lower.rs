@@ -230,6 +230,12 @@ impl<'a> Lowering<'a> {
                 from: memory(0, accesses)?,
                 to: memory(1, accesses)?,
             },
+            Verb::CopyBatch => Kind::CopyBatch {
+                stream: stream?,
+                from: memory(0, accesses)?,
+                to: memory(1, accesses)?,
+                source: fields.source_order.unwrap_or_default(),
+            },
             Verb::CopyPeer => Kind::CopyPeer {
                 stream: stream?,
                 peer: fields.device?,

@@ -3,7 +3,9 @@
 //! A program has no control flow, so every name is resolved while it is read. Ops refer to the tables by index. The
 //! tables are complete: they include the names that the format lets a program use without a declaration.
 
-use sidestream::op::{DeviceId, EventId, FlagId, GraphId, Memory, SiteId, StreamKind, ThreadId};
+use sidestream::op::{
+    DeviceId, EventId, FlagId, GraphId, Memory, SiteId, SourceOrder, StreamKind, ThreadId,
+};
 
 use crate::error::BadProgram;
 use crate::expect::Expect;
@@ -163,6 +165,8 @@ pub struct Fields {
     pub may_write: Vec<Access>,
     /// Bytes of an earlier buffer that an allocation uses; fresh ones if absent.
     pub over: Option<Access>,
+    /// When a copy of a batch reads its source; in stream order if absent.
+    pub source_order: Option<SourceOrder>,
     /// Device; the caller's current one if absent.
     pub device: Option<DeviceId>,
     /// Number of launches, blocks, or streams of the pool.

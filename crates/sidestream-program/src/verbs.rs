@@ -30,6 +30,7 @@ pub(crate) enum Slot {
     Write(Side),
     Writes(Side),
     MayWrite,
+    SourceOrder,
     Over,
     Device,
     Number {
@@ -97,6 +98,8 @@ verbs! {
     Kernel "kernel" [S] [R, W, MAY_WRITE, field("repeat", Slot::Number { least: 1 })]
     "An asynchronous copy."
     CopyAsync "copy_async" [S, FROM, TO] []
+    "One copy of a batch, which reads its source in the order of the stream unless it chooses another."
+    CopyBatch "copy_batch" [S, FROM, TO] [field("source", Slot::SourceOrder)]
     "An asynchronous copy between memory of two devices: that of the stream and a peer."
     CopyPeer "copy_peer" [S, FROM, TO, field("peer", Slot::Device)] []
     "An asynchronous memset."

@@ -4,7 +4,7 @@
 //! words are defined here.
 
 use sidestream::check::{LintCode, RaceKind, Severity};
-use sidestream::op::{Memory, StreamKind};
+use sidestream::op::{Memory, SourceOrder, StreamKind};
 use sidestream::order::Code;
 
 use crate::expect::Failure;
@@ -68,6 +68,19 @@ pub(crate) static STREAM_KINDS: Words<StreamKind> = Words {
         StreamKind::Blocking => "blk",
         StreamKind::Legacy => "legacy",
         StreamKind::PerThread => "ptds",
+    },
+};
+
+pub(crate) static SOURCE_ORDERS: Words<SourceOrder> = Words {
+    all: &[
+        SourceOrder::Stream,
+        SourceOrder::DuringCall,
+        SourceOrder::Any,
+    ],
+    word_of: |order| match order {
+        SourceOrder::Stream => "stream",
+        SourceOrder::DuringCall => "during_call",
+        SourceOrder::Any => "any",
     },
 };
 

@@ -9,7 +9,9 @@ use crate::expect::{Expect, Expected};
 use crate::names::DEFAULT_BYTES;
 use crate::program::{Access, BufferRef, Fields, Level, Op, Origin, Program, StreamRef};
 use crate::verbs::Slot;
-use crate::words::{FAILURES, LEVELS, LINT_CODES, MEMORIES, RACE_KINDS, STREAM_KINDS};
+use crate::words::{
+    FAILURES, LEVELS, LINT_CODES, MEMORIES, RACE_KINDS, SOURCE_ORDERS, STREAM_KINDS,
+};
 
 /// Writes programs as text that [`parse`](crate::parse) reads back as equal programs, except for the lines of their
 /// ops: a single program as a document of its own, and any other number under `cases`.
@@ -80,6 +82,10 @@ fn value(program: &Program, fields: &Fields, slot: Slot) -> Option<String> {
         Slot::Reads(_) => list(&fields.reads),
         Slot::Write(_) => fields.writes.first().map(access),
         Slot::Writes(_) => list(&fields.writes),
+        Slot::SourceOrder => {
+            let order = fields.source_order?;
+            Some(SOURCE_ORDERS.of(order).to_owned())
+        }
         Slot::MayWrite => list(&fields.may_write),
         Slot::Over => fields.over.as_ref().map(access),
         Slot::Device => fields.device.map(|device| device.0.to_string()),

@@ -80,7 +80,8 @@ fn the_checker_agrees_with_the_oracle_on_the_samples() {
 }
 
 /// Returns what is wrong in the checker's output for a program.
-fn judged(answer: &Answer, program: &Program) -> Vec<String> {
+/// Returns the mistakes of the checker.
+pub fn judged(answer: &Answer, program: &Program) -> Vec<String> {
     faults(answer, &printed(&checked_json(&check(program))))
 }
 

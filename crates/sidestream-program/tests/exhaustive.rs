@@ -23,7 +23,7 @@ use crate::oracle::vary::varied;
 use sidestream::check::{Checker, RaceKind};
 use sidestream::log::Within;
 use sidestream::op::{Access, BufferId, Kind, Mode, Op, SiteId};
-use sidestream::order::{Chain, Force, Frontier, Order, Performs, Step, Steps};
+use sidestream::order::{Chain, Early, Force, Frontier, Order, Performs, Step, Steps};
 use sidestream_program::{Command, Lowered, lower};
 
 #[test]
@@ -398,6 +398,7 @@ fn points(lowered: &Lowered) -> (Vec<Point>, usize) {
                 chain: Chain::Thread(op.thread),
                 edges: Default::default(),
                 performs: Performs::Nothing,
+                early: Early::Nothing,
                 staged: false,
                 freezes: None,
                 beside: false,

@@ -55,7 +55,7 @@ fn field(dice: &mut Dice, key: &str) -> String {
         "from" | "to" => dice.pick(&device),
         // A buffer that has room for every other one.
         "over" => dice.pick(&["big", "\"big[0:4096]\""]),
-        "r" | "w" => {
+        "r" | "w" | "may_write" => {
             let lists = ["[]", "[A]", "[A, \"A[0:64]\", big]", "[M, H, B7]"];
             dice.pick(&lists)
         }
@@ -65,6 +65,7 @@ fn field(dice: &mut Dice, key: &str) -> String {
         "ev" | "a" | "b" => dice.pick(&["e", "timed", "off", "null"]),
         "flag" | "sets" => dice.pick(&["f", "g"]),
         "g" | "t" | "site" => dice.pick(&["t0", "u", "loop_1"]),
+        "source" => dice.pick(&["stream", "during_call", "any"]),
         "ready" | "after_events" => dice.pick(&["true", "false"]),
         "dev" | "peer" => dice.pick(&["0", "1", "63"]),
         "blocks" | "count" | "repeat" => dice.pick(&["1", "2", "34"]),
@@ -74,15 +75,16 @@ fn field(dice: &mut Dice, key: &str) -> String {
 }
 
 /// Every op of the format; `hr`, `hw` and `hbuf` are host accesses.
-const OPS: [&str; 40] = [
-    "kernel s r? w? repeat?",
+const OPS: [&str; 41] = [
+    "kernel s r? w? may_write? repeat?",
     "copy_async s from to",
+    "copy_batch s from to source?",
     "copy_peer s from to peer",
     "memset_async s to",
     "copy from to",
     "memset to",
     "host_func s hr? hw? sets?",
-    "graph_launch s g r? w?",
+    "graph_launch s g r? w? may_write?",
     "record ev s",
     "wait s ev",
     "wait_stream s src",

@@ -50,6 +50,7 @@ const AT_LEAST: [(u64, &[&str]); 5] = [
     (
         400,
         &[
+            "op copy_batch",
             "op copy_peer",
             "op cuda_malloc",
             "op cuda_free",

@@ -10,7 +10,8 @@ use crate::oracle::prog::Prog;
 use crate::oracle::vary::varied;
 use sidestream::op::{DeviceId, FlagId, Kind, Memory, Op, StreamKind, ThreadId};
 use sidestream::order::{
-    After, Chain, Clocks, Edge, Epoch, Force, Order, Performs, RecordId, Rule, Runs, Step, Steps,
+    After, Chain, Clocks, Early, Edge, Epoch, Force, Order, Performs, RecordId, Rule, Runs, Step,
+    Steps,
 };
 use sidestream_program::{Command, Lowered, lower};
 
@@ -640,6 +641,7 @@ fn thread_step(thread: ThreadId) -> Step {
         chain: Chain::Thread(thread),
         edges: Default::default(),
         performs: Performs::Nothing,
+        early: Early::Nothing,
         staged: false,
         freezes: None,
         beside: false,

@@ -5,6 +5,9 @@
 //! `KIND buffer first second`, with a question mark where CUDA leaves the behaviour open; the twin must be clean.
 //! Remarks are ignored.
 
+use crate::checker_oracle::judged;
+use crate::oracle::model::judge;
+use crate::oracle::prog::Prog;
 use sidestream::check::Severity;
 use sidestream_program::{Limits, check, parse};
 
@@ -362,6 +365,62 @@ fn copies_and_the_host() {
             "host_write, buf: H; host_read, buf: H, t: b",
             "HOST_RAW H 0 1",
             "host_write, buf: H; set_flag, flag: f; wait_flag, flag: f, t: b; host_read, buf: H, t: b",
+        ),
+    ]);
+}
+
+/// R61 to R63: a copy of a batch reads its source when its caller has chosen.
+#[test]
+fn a_batch_reads_its_source_in_the_chosen_order() {
+    all(&[
+        (
+            "in stream order: the host writes the source too early, pageable or not",
+            "",
+            "copy_batch, s: s1, from: P, to: A; host_write, buf: P; copy_batch, s: s1, from: H, to: A, source: stream; host_write, buf: H",
+            "HOST_WAR P 0 1; HOST_WAR H 2 3",
+            "copy_batch, s: s1, from: P, to: A; sync_stream, st: s1; host_write, buf: P",
+        ),
+        (
+            "during the call: earlier work of the stream may still write the source",
+            "",
+            "kernel, s: s1, w: [A]; copy_batch, s: s1, from: A, to: B, source: during_call",
+            "HOST_RAW A 0 1",
+            "kernel, s: s1, w: [A]; sync_stream, st: s1; copy_batch, s: s1, from: A, to: B, source: during_call",
+        ),
+        (
+            "during the call: the destination is written in stream order",
+            "",
+            "copy_batch, s: s1, from: P, to: A, source: during_call; host_write, buf: P; kernel, s: s2, r: [A]",
+            "RAW A 0 2",
+            "copy_batch, s: s1, from: P, to: A, source: during_call; host_write, buf: P; kernel, s: s1, r: [A]",
+        ),
+        (
+            "at any time: earlier work of the stream may still write the source",
+            "",
+            "copy_async, s: s1, from: A, to: H; copy_batch, s: s1, from: H, to: B, source: any",
+            "RAW H 0 1",
+            "copy_async, s: s1, from: A, to: H; copy_batch, s: s1, from: H, to: B",
+        ),
+        (
+            "at any time: a wait of the stream does not help, one of the host does",
+            "",
+            "kernel, s: s2, w: [A]; wait_stream, s: s1, src: s2; copy_batch, s: s1, from: A, to: B, source: any",
+            "RAW A 0 2",
+            "kernel, s: s2, w: [A]; sync_stream, st: s2; copy_batch, s: s1, from: A, to: B, source: any",
+        ),
+        (
+            "at any time: until the copy is complete",
+            "",
+            "copy_batch, s: s1, from: P, to: A, source: any; host_write, buf: P",
+            "HOST_WAR P 0 1",
+            "copy_batch, s: s1, from: P, to: A, source: any; kernel, s: s1, r: [A]; sync_stream, st: s1; host_write, buf: P",
+        ),
+        (
+            "at any time: the destination is written in stream order",
+            "",
+            "kernel, s: s2, r: [A]; copy_batch, s: s1, from: P, to: A, source: any",
+            "WAR A 0 1",
+            "kernel, s: s1, r: [A]; copy_batch, s: s1, from: P, to: A, source: any",
         ),
     ]);
 }
@@ -724,6 +783,8 @@ fn findings(declared: &str, ops: &str) -> String {
         .unwrap_or_else(|e| panic!("{e}\n{text}"));
     let checked = check(program);
     assert_eq!(checked.report.error, None, "{text}");
+    let answer = judge(&Prog::from_program(program));
+    assert_eq!(judged(&answer, program), [""; 0], "{text}");
     let races = checked.report.races.iter().map(|race| {
         let buffer = race
             .buffer

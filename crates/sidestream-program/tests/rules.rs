@@ -286,6 +286,20 @@ fn r40_a_copy_to_a_peer_is_ordered_by_its_stream_and_by_events_across_devices() 
 }
 
 #[test]
+fn r61_a_batch_is_ordered_in_its_stream_and_blocks_for_nothing() {
+    let ops = "kernel, s: s1, w: [A]; copy_batch, s: s1, from: A, to: P; kernel, s: s1, w: [A]; host_read, buf: P; \
+               copy_batch, s: s1, from: P2, to: P3; host_write, buf: P2";
+    check("", ops, "0<1  1<2  1|3  4|5");
+}
+
+#[test]
+fn r62_a_source_read_during_the_call_is_read_at_its_return() {
+    let ops = "copy_batch, s: s1, from: P, to: A, source: during_call; host_write, buf: P; host_read, buf: P; \
+               kernel, s: s1, w: [M]; copy_batch, s: s1, from: M, to: B, source: during_call";
+    check("", ops, "0r<1  0w|2  3|4r  3<4w");
+}
+
+#[test]
 fn r23_host_to_host_blocks() {
     check(
         "",

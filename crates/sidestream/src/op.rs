@@ -110,6 +110,18 @@ pub enum Mode {
     MayWrite,
 }
 
+/// When a copy of a batch reads its source, which its caller chooses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum SourceOrder {
+    /// In the order of the stream (R61).
+    #[default]
+    Stream,
+    /// During the call, even before earlier work of the stream (R62).
+    DuringCall,
+    /// At any time from the call on, even before earlier work of the stream and after the call (R63).
+    Any,
+}
+
 /// Bytes `start..end` of a buffer, read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Access {
@@ -166,6 +178,17 @@ pub enum Kind {
         from: Memory,
         /// Memory of the destination.
         to: Memory,
+    },
+    /// One copy of a `cudaMemcpyBatchAsync` (R61 to R63).
+    CopyBatch {
+        /// The stream in which the copy runs.
+        stream: StreamId,
+        /// Memory of the source.
+        from: Memory,
+        /// Memory of the destination.
+        to: Memory,
+        /// When the source is read.
+        source: SourceOrder,
     },
     /// `cudaMemcpyPeerAsync`: between memory of two devices.
     CopyPeer {

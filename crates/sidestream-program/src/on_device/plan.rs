@@ -352,6 +352,9 @@ impl Planning<'_> {
                 self.ends(at, op, device)?;
             }
             Kind::SetDevice { device } => self.current[op.thread.0 as usize] = device,
+            Kind::CopyBatch { .. } => {
+                return Err("it is a copy of a batch, which a run cannot make".into());
+            }
             Kind::CopyPeer { .. } => {
                 return Err("it copies between two devices, which a run cannot do".into());
             }

@@ -8,7 +8,7 @@ use crate::limits::Limits;
 use crate::names::Names;
 use crate::program::{Access, BufferRef, Fields, Op, Program, StreamRef};
 use crate::verbs::{Side, Slot, Verb};
-use crate::words::STREAM_KINDS;
+use crate::words::{SOURCE_ORDERS, STREAM_KINDS};
 use crate::yaml::{Kind, View};
 
 use super::record::Record;
@@ -121,6 +121,10 @@ impl<'t, 'p> Reader<'t, 'p> {
             Slot::Write(side) => fields.writes.push(self.access(view, side)?),
             Slot::Writes(side) => fields.writes = self.accesses(view, side)?,
             Slot::MayWrite => fields.may_write = self.accesses(view, Side::Device)?,
+            Slot::SourceOrder => {
+                let order = scalars::word(view, &SOURCE_ORDERS, "an order")?;
+                fields.source_order = Some(order);
+            }
             Slot::Over => {
                 let over = self.access(view, Side::Device)?;
                 let fits = |tenant| self.fits(tenant, over);

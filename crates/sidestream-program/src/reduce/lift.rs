@@ -232,6 +232,10 @@ impl Lift<'_> {
                 Kind::QueryEvent { done, .. } | Kind::QueryStream { done, .. } => done,
                 _ => false,
             },
+            source_order: match kind {
+                Kind::CopyBatch { source, .. } => Some(source),
+                _ => None,
+            },
             ..Fields::default()
         };
         let mut name = |named: Named<'_>| {
@@ -445,6 +449,7 @@ fn verb(op: &Op) -> Option<Verb> {
         Kind::GraphLaunch { .. } => Verb::GraphLaunch,
         Kind::HostFunc { .. } => Verb::HostFunc,
         Kind::Copy { .. } => Verb::CopyAsync,
+        Kind::CopyBatch { .. } => Verb::CopyBatch,
         Kind::CopyPeer { .. } => Verb::CopyPeer,
         Kind::CopyBlocking { .. } => Verb::Copy,
         Kind::Memset { .. } => Verb::MemsetAsync,

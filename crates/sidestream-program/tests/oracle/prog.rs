@@ -42,6 +42,14 @@ pub enum EventKind {
     Device(u32),
 }
 
+/// When a copy of a batch reads its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Stream,
+    DuringCall,
+    Any,
+}
+
 /// A buffer or a part of it: bytes `lo` to `hi - 1`, or the whole buffer without a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -72,6 +80,12 @@ pub enum Act {
         s: String,
         from: Part,
         to: Part,
+    },
+    CopyBatch {
+        s: String,
+        from: Part,
+        to: Part,
+        source: Source,
     },
     CopyPeer {
         s: String,

@@ -83,6 +83,7 @@ fn parts_mut(act: &mut Act) -> Vec<&mut Part> {
         } => r.iter_mut().chain(w).chain(may_write).collect(),
         Act::HostFunc { r, w, .. } => r.iter_mut().chain(w).collect(),
         Act::CopyAsync { from, to, .. }
+        | Act::CopyBatch { from, to, .. }
         | Act::CopyPeer { from, to, .. }
         | Act::Copy { from, to } => vec![from, to],
         Act::MemsetAsync { to, .. } | Act::Memset { to } => vec![to],

@@ -53,8 +53,10 @@ mod waits;
 use std::collections::HashMap;
 
 use crate::log::{Record, Within};
-use crate::op::{BufferId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
-use crate::order::{Chain, Clocks, Epoch, Force, Open, Order, Performs, Runs, Step, Steps};
+use crate::op::{
+    BufferId, EventId, Kind, Memory, Op, OpId, SiteId, SourceOrder, StreamId, ThreadId,
+};
+use crate::order::{Chain, Clocks, Early, Epoch, Force, Open, Order, Performs, Runs, Step, Steps};
 use hazard::{Now, Use};
 use lint::Lints;
 use shadow::{Shadow, Unordered};
@@ -285,7 +287,15 @@ impl Checker {
                         waits.met(first, &known);
                     });
                 }
-                shadow.perform(&op.accesses, step.performs, &now, known, found);
+                let mut performs = step.performs;
+                if step.early == Early::Reads {
+                    // R63: the reads come after the call, and not after the stream.
+                    performs = Performs::Writes;
+                    let call = clocks.index(Chain::Thread(op.thread));
+                    let known = clocks.known_to(call.unwrap_or(epoch.chain));
+                    shadow.perform(&op.accesses, Performs::Reads, &now, known, found);
+                }
+                shadow.perform(&op.accesses, performs, &now, known, found);
                 lints.after(op, runs, epoch, step.chain, order);
             }
             last = Some(epoch);
@@ -513,6 +523,21 @@ impl Checker {
             .flatten()
             .min();
         let before = open.unwrap_or(op.id);
+        // What is read out of the order of its stream is ordered by the host alone.
+        let is_early = matches!(
+            op.kind,
+            Kind::CopyBatch {
+                source: SourceOrder::Any,
+                ..
+            }
+        );
+        if let (Chain::Stream(stream), true, false) = (chains.0, is_early, second.writes()) {
+            return Fix::SyncStream {
+                stream,
+                before,
+                thread,
+            };
+        }
         match chains {
             (Chain::Stream(source), Chain::Stream(stream)) => self
                 .record_stream(op, first, second, source)

@@ -222,6 +222,9 @@ impl Race {
     pub(crate) fn reach_text(&self, names: &Names) -> String {
         let names = Shown(names);
         let (first, second) = (names.chain(self.chains.0), names.chain(self.chains.1));
+        if self.chains.0 == self.chains.1 {
+            return format!("the second may come before earlier work of {second} is complete");
+        }
         match self.ordered_up_to {
             Reach::Nothing => format!("nothing makes {second} wait for {first}"),
             Reach::UpTo(op) => format!("{second} waits for {first} only up to {op}"),

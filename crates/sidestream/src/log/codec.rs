@@ -14,7 +14,7 @@ use super::{Record, Within, limits};
 use crate::backend::Done;
 use crate::op::{
     Access, BufferId, DeviceId, EventId, Field, FlagId, GraphId, Kind, Memory, Mode, Op, OpId,
-    SiteId, StreamId, StreamKind, ThreadId,
+    SiteId, SourceOrder, StreamId, StreamKind, ThreadId,
 };
 
 /// The first byte of the end record, the last one of a log.
@@ -39,6 +39,12 @@ const STREAM_KINDS: [StreamKind; 4] = [
     StreamKind::Legacy,
 ];
 
+/// The orders of a source, by their code.
+const SOURCES: [SourceOrder; 3] = [
+    SourceOrder::Stream,
+    SourceOrder::DuringCall,
+    SourceOrder::Any,
+];
 /// The modes of access, by their code.
 const MODES: [Mode; 3] = [Mode::Read, Mode::Write, Mode::MayWrite];
 
@@ -472,6 +478,10 @@ fn of_kind<W: Wire>(wire: &mut W, kind: &mut Kind, newest: u32) -> Result<(), W:
                 let both = wire.bits(both, 4, "two kinds of memory, 0 to 15")?;
                 *from = MEMORIES[usize::from(both & 3)];
                 *to = MEMORIES[usize::from(both >> 2 & 3)];
+            }
+            Field::SourceOrder(source) => {
+                let code = wire.bits(code_of(&SOURCES, *source), 2, "an order, 0 to 2")?;
+                *source = SOURCES.get(usize::from(code)).copied().unwrap_or_default();
             }
             Field::Yes(yes) => *yes = wire.flag(*yes, "yes or no, 1 or 0")?,
         }

@@ -3,7 +3,7 @@
 //! Other modules use these, or match on [`Class`], so that a new kind is added in one table. Where a module
 //! distinguishes kinds it lists all of them: Clippy refuses `_` there.
 
-use super::{BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, StreamId};
+use super::{BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, SourceOrder, StreamId};
 
 /// The class of a call, for code that treats several kinds equally.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,6 +116,7 @@ pub(crate) enum Field<'a> {
     Memory(&'a mut Memory),
     /// The kinds of memory of the source and of the destination.
     Memories(&'a mut Memory, &'a mut Memory),
+    SourceOrder(&'a mut SourceOrder),
     Count(&'a mut u32),
     Yes(&'a mut bool),
 }
@@ -222,6 +223,7 @@ kinds! {
     32 BeginCapture { stream: Stream } "begin_capture" "cudaStreamBeginCapture" Class::Host;
     33 EndCapture { stream: Stream } "end_capture" "cudaStreamEndCapture" Class::Host;
     34 CopyPeer { stream: Stream, peer: Device } "copy" "cudaMemcpyPeerAsync" across(peer);
+    35 CopyBatch { stream: Stream, from + to: Memories, source: SourceOrder } "copy" "cudaMemcpyBatchAsync" copy(from, to, false);
 }
 
 /// Returns the class of a copy on one device, or between it and the host.
@@ -287,7 +289,11 @@ impl Kind {
             Field::SomeBuffer(id) => id.as_mut().map_or(Ok(()), |id| take(Named::Buffer(id))),
             Field::SomeFlag(id) => id.as_mut().map_or(Ok(()), |id| take(Named::Flag(id))),
             Field::SomeDevice(id) => id.as_mut().map_or(Ok(()), |id| take(Named::Device(id))),
-            Field::Memory(_) | Field::Memories(..) | Field::Count(_) | Field::Yes(_) => Ok(()),
+            Field::Memory(_)
+            | Field::Memories(..)
+            | Field::SourceOrder(_)
+            | Field::Count(_)
+            | Field::Yes(_) => Ok(()),
         })
     }
 

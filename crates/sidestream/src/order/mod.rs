@@ -5,7 +5,7 @@
 //! nor sets of operations, so that all its users can share it: [`Clocks`] turn the edges into vector clocks and answer
 //! "is this ordered before that?"; a [`Frontier`] turns them into edges between nodes of a graph, for a simulator.
 //!
-//! `docs/explanation/order.md` lists the rules R1 to R60, with the place of their implementation and test. No other module may
+//! `docs/explanation/order.md` lists the rules R1 to R70, with the place of their implementation and test. No other module may
 //! implement an ordering rule of CUDA.
 //!
 //! # How an operation becomes steps
@@ -126,6 +126,16 @@ impl Performs {
     }
 }
 
+/// Which accesses of a step in a stream may come before earlier steps of the stream. Edges do not say so: a schedule that
+/// keeps the order of the stream is legal, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Early {
+    /// None.
+    Nothing,
+    /// The reads, at any time after the call (R63).
+    Reads,
+}
+
 /// One point on a chain: the edges that it waits for, the accesses that it performs, and the record that stores it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
@@ -135,6 +145,8 @@ pub struct Step {
     pub edges: SmallVec<[Edge; 4]>,
     /// The accesses that it performs.
     pub performs: Performs,
+    /// The accesses that may come before earlier steps of the stream.
+    pub early: Early,
     /// Whether the driver was observed to read the source during the call (R22), which is not guaranteed.
     pub staged: bool,
     /// The record that stores this point of the chain for later edges.
@@ -374,6 +386,7 @@ impl Step {
             chain,
             edges: SmallVec::new(),
             performs: Performs::Nothing,
+            early: Early::Nothing,
             staged: false,
             freezes: None,
             beside: false,

@@ -17,6 +17,10 @@ impl Open {
     /// blocking copy between device memories of which one is managed (R20, R26), or `cudaFree` (R31).
     #[inline]
     pub fn of(kind: &Kind) -> Option<Open> {
+        // When a batch reads its source, its caller has chosen.
+        if let Kind::CopyBatch { .. } = kind {
+            return None;
+        }
         if let Kind::CudaFree {
             stream_ordered: false,
         } = kind

@@ -1,12 +1,12 @@
 //! The rules themselves: what each call is ordered after, and whether it blocks its caller.
 
 use super::{
-    After, Block, Chain, Code, Edge, Event, Last, Misuse, Order, Performs, RecordId, Runs, Step,
-    Steps, Stream, grow, host_waits, misuse, observed, promised, push_step, stream_edge,
+    After, Block, Chain, Code, Early, Edge, Event, Last, Misuse, Order, Performs, RecordId, Runs,
+    Step, Steps, Stream, grow, host_waits, misuse, observed, promised, push_step, stream_edge,
 };
 use crate::op::{
-    Access, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Op, StreamId, StreamKind,
-    ThreadId,
+    Access, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Op, SourceOrder, StreamId,
+    StreamKind, ThreadId,
 };
 
 impl Order {
@@ -30,6 +30,21 @@ impl Order {
                 if runs == Runs::Now {
                     let bytes = op.accesses.first().map_or(0, Access::len_bytes);
                     async_copy_and_host(stream, thread, from, to, bytes, steps);
+                }
+                Ok(runs)
+            }
+            Kind::CopyBatch { stream, source, .. } => {
+                let runs = self.work(stream, thread, None, steps)?;
+                match (runs, source) {
+                    (Runs::Captured, _) | (_, SourceOrder::Stream) => {}
+                    // R62: like a caller that copies the source to staging memory.
+                    (Runs::Now, SourceOrder::DuringCall) => {
+                        steps[0].performs = Performs::Writes;
+                        let mut read = Step::on(Chain::Thread(thread));
+                        read.performs = Performs::Reads;
+                        steps.insert(0, read);
+                    }
+                    (Runs::Now, SourceOrder::Any) => steps[0].early = Early::Reads,
                 }
                 Ok(runs)
             }

@@ -2,7 +2,7 @@
 
 use super::MOST_OPS;
 use super::state::{Action, Gen, Life, Target};
-use crate::oracle::prog::{Act, MemKind, Part};
+use crate::oracle::prog::{Act, MemKind, Part, Source};
 
 impl Gen {
     pub(super) fn run(&mut self) {
@@ -219,7 +219,15 @@ impl Gen {
         let blocks = self.host_side(&from) && self.host_side(&to) && !captured;
         // The choice is not drawn, so that a seed still gives the programs that it gave before there were peers.
         let peers = self.opt.devices > 1 && self.prog.ops.len() % 2 == 1;
-        let act = if peers && !self.host_side(&from) && !self.host_side(&to) {
+        let batched = self.prog.ops.len() % 5 == 2;
+        let act = if batched {
+            Act::CopyBatch {
+                s: self.name(s),
+                from: from.clone(),
+                to: to.clone(),
+                source: Source::Stream,
+            }
+        } else if peers && !self.host_side(&from) && !self.host_side(&to) {
             Act::CopyPeer {
                 s: self.name(s),
                 from: from.clone(),
@@ -233,7 +241,7 @@ impl Gen {
                 to: to.clone(),
             }
         };
-        if self.work(t, s, &[from], &[to], act) && blocks {
+        if self.work(t, s, &[from], &[to], act) && blocks && !batched {
             let known = self.streams[s].clock.clone();
             self.threads[t].clock.join(&known);
         }

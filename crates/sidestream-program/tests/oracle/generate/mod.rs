@@ -157,6 +157,7 @@ fn device_ops(act: &Act) -> usize {
     match act {
         Act::Kernel { .. }
         | Act::CopyAsync { .. }
+        | Act::CopyBatch { .. }
         | Act::CopyPeer { .. }
         | Act::MemsetAsync { .. }
         | Act::Copy { .. }

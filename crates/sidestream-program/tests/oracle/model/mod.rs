@@ -1,6 +1,6 @@
 //! The oracle: what a perfect checker says about a stream program, by brute force.
 //!
-//! It is written from the rules (R1 to R60) and the description of the format alone, shares no code with the checker,
+//! It is written from the rules (R1 to R70) and the description of the format alone, shares no code with the checker,
 //! and prefers the obvious to the fast. Every op becomes a few nodes of a graph (the call, what the caller touches
 //! itself, what the device executes, the return), every rule becomes edges between nodes, and "ordered" means "there
 //! is a path". Then all pairs of accesses are tested, one by one.
@@ -33,6 +33,8 @@ pub enum Point {
     Call,
     /// The calling thread itself touches memory or ends its life.
     Host,
+    /// The source of a copy is read out of the order of its stream.
+    Source,
     /// The device executes the op, or a stream reaches it (record, wait). `wait_stream` has two: 0 the record, 1 the
     /// wait. `free` has one per event that it records. Start and end are one point.
     Device(u8),

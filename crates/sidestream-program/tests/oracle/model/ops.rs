@@ -2,7 +2,7 @@
 
 use super::state::{Buffer, Bytes, Capture, Event, Here, Mode, POOL, Run, Side};
 use super::{FLAG, Point, THREAD};
-use crate::oracle::prog::{Act, EventKind, MemKind, Part, StreamKind};
+use crate::oracle::prog::{Act, EventKind, MemKind, Part, Source, StreamKind};
 
 impl Run<'_> {
     pub(super) fn walk(&mut self) {
@@ -68,6 +68,40 @@ impl Run<'_> {
                 let stream = self.stream(s);
                 let (from, to) = (std::slice::from_ref(from), std::slice::from_ref(to));
                 self.submit_work(here, stream, s, from, to, false)?;
+            }
+            Act::CopyBatch {
+                s,
+                from,
+                to,
+                source,
+            } => {
+                let stream = self.stream(s);
+                let to = std::slice::from_ref(to);
+                if *source == Source::Stream || self.capturing(stream).is_some() {
+                    // R61
+                    let from = std::slice::from_ref(from);
+                    self.submit_work(here, stream, s, from, to, false)?;
+                    return Ok(());
+                }
+                self.implicit(stream)?;
+                if *source == Source::DuringCall {
+                    // R62: the call reads the source, whatever the stream still does.
+                    self.host_access(here, from, Mode::Read);
+                    self.submit_work(here, stream, s, &[], to, false)?;
+                    return Ok(());
+                }
+                // R63: the source is read between the call and the end of the copy, which is in stream order.
+                let read = self.graph.add_node(here.op, Point::Source);
+                self.graph.add_edge(here.call, read, 63);
+                let side = Side {
+                    stream: Some(stream),
+                    shown: s,
+                    host: false,
+                };
+                self.access(here, read, from, Mode::Read, &side);
+                let node = self.submit_work(here, stream, s, &[], to, false)?;
+                self.graph
+                    .add_edge(read, node.expect("it does not capture"), 63);
             }
             Act::CopyAsync { s, from, to } => {
                 let stream = self.stream(s);

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write as _};
 
-use super::{Act, EventKind, MemKind, Part, Prog, StreamKind};
+use super::{Act, EventKind, MemKind, Part, Prog, Source, StreamKind};
 
 impl Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,6 +69,27 @@ impl Act {
             Act::CopyAsync { s, from, to } => {
                 of("copy_async", &[("s", s), ("from", from), ("to", to)])
             }
+            Act::CopyBatch {
+                s,
+                from,
+                to,
+                source,
+            } => of(
+                "copy_batch",
+                &[
+                    ("s", s),
+                    ("from", from),
+                    ("to", to),
+                    (
+                        "source",
+                        match source {
+                            Source::Stream => &"stream",
+                            Source::DuringCall => &"during_call",
+                            Source::Any => &"any",
+                        },
+                    ),
+                ],
+            ),
             Act::CopyPeer { s, from, to, peer } => of(
                 "copy_peer",
                 &[("s", s), ("from", from), ("to", to), ("peer", peer)],

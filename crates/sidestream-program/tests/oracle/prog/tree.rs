@@ -3,7 +3,7 @@
 use sidestream::op;
 use sidestream_program as ast;
 
-use super::{Act, EventKind, MemKind, Op, Part, Prog, StreamKind};
+use super::{Act, EventKind, MemKind, Op, Part, Prog, Source, StreamKind};
 
 impl Prog {
     /// Returns the oracle's representation of a parsed program.
@@ -91,6 +91,16 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
             s: text("s"),
             from: part("from"),
             to: part("to"),
+        },
+        "copy_batch" => Act::CopyBatch {
+            s: text("s"),
+            from: part("from"),
+            to: part("to"),
+            source: match told.maybe("source").as_deref() {
+                Some("during_call") => Source::DuringCall,
+                Some("any") => Source::Any,
+                _ => Source::Stream,
+            },
         },
         "copy_peer" => Act::CopyPeer {
             s: text("s"),
