@@ -18,6 +18,8 @@ mod kernels;
 #[cfg(target_os = "linux")]
 mod listen;
 #[cfg(target_os = "linux")]
+mod python;
+#[cfg(target_os = "linux")]
 mod ring;
 #[cfg(target_os = "linux")]
 mod sites;
@@ -35,6 +37,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("cupti.rs", include_str!("cupti.rs")),
     ("kernels.rs", include_str!("kernels.rs")),
     ("listen.rs", include_str!("listen.rs")),
+    ("python.rs", include_str!("python.rs")),
     ("ring.rs", include_str!("ring.rs")),
     ("sites.rs", include_str!("sites.rs")),
     ("stack.rs", include_str!("stack.rs")),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
+use crate::python::{self, Place};
 use crate::ring::SharedRing;
 use crate::stack;
 use crate::wire::{FRAMES, Head, Tag};
@@ -22,6 +23,9 @@ struct Known {
 impl Sites {
     /// Returns the number of the place from which this thread has called CUDA.
     pub fn here(&self, ring: &SharedRing) -> u32 {
+        if let Some(place) = python::line() {
+            return self.line(&place, ring);
+        }
         let mut frames = [0; FRAMES];
         let count = stack::here(&mut frames);
         let mix = |hash: u64, frame: &usize| {
@@ -52,6 +56,22 @@ impl Sites {
                 },
                 &words,
             );
+        }
+        site
+    }
+
+    /// Returns the number of a line of Python.
+    fn line(&self, place: &Place, ring: &SharedRing) -> u32 {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = known.sites.len() as u32 + 1;
+        let site = *known.sites.entry(place.id).or_insert(fresh);
+        if site == fresh {
+            let mut text = [0; 1024];
+            let file = place.file(&mut text[..900]);
+            text[file] = b'\n';
+            let function = place.function(&mut text[file + 1..]);
+            let before = [u64::from(site), u64::from(place.line())];
+            ring.write_text(Tag::Line, &before, &text[..file + 1 + function]);
         }
         site
     }

@@ -57,12 +57,14 @@ pub enum Tag {
     /// A place of calls: its number, then for each frame, the innermost first, the distance of its module and the address in
     /// the file.
     Site = 8,
+    /// A place in Python: its number and line, then the file and the function as bytes, with a line feed between them.
+    Line = 9,
 }
 
 impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
-        const ALL: [Tag; 8] = [
+        const ALL: [Tag; 9] = [
             Tag::Call,
             Tag::Kernel,
             Tag::Problem,
@@ -71,6 +73,7 @@ impl Tag {
             Tag::Skip,
             Tag::Module,
             Tag::Site,
+            Tag::Line,
         ];
         ALL.into_iter().find(|tag| *tag as u8 == number)
     }

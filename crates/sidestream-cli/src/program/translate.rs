@@ -5,6 +5,7 @@
 //! threads are not seen; a kernel touches the memory to which its parameters point, but only at that address.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use sidestream::log::{Record, Within};
 use sidestream::op::{
@@ -47,8 +48,8 @@ pub struct Process {
     sites: HashMap<(u16, u64, u32), SiteId>,
     /// By load address: the files of code.
     modules: HashMap<u64, String>,
-    /// By place: the frames, each as the load address of its module and its address in that.
-    stacks: HashMap<u32, Vec<[u64; 2]>>,
+    /// By number: the places of calls.
+    places: HashMap<u32, String>,
     /// The buffer that stands for all addresses, in which all others lie.
     everything: Option<BufferId>,
     pub(super) buffers: u32,
@@ -122,10 +123,22 @@ impl Process {
                     self.modules.insert(bias, text(path, head.index));
                 }
             }
+            Tag::Line => {
+                if let Some(([site, line], place)) = record.split_first_chunk() {
+                    let place = text(place, head.index);
+                    let (file, function) = place.split_once('\n').unwrap_or((&place, ""));
+                    let file = Path::new(file)
+                        .file_name()
+                        .map_or(file.into(), |name| name.to_string_lossy());
+                    self.places
+                        .insert(*site as u32, format!("{file}:{line} in {function}"));
+                }
+            }
             Tag::Site => {
                 if let Some((&site, frames)) = record.split_first() {
                     let (frames, _) = frames.as_chunks();
-                    self.stacks.insert(site as u32, frames.to_vec());
+                    let place = self.native(frames);
+                    self.places.insert(site as u32, place);
                 }
             }
             Tag::Problem => self.problem = Some(remedy(&text(record, head.index))),
@@ -601,6 +614,15 @@ impl Process {
         id
     }
 
+    /// Returns what to call a native place: the innermost frame that is the program's own.
+    fn native(&mut self, frames: &[[u64; 2]]) -> String {
+        let Some([module, address]) = frames.first() else {
+            return String::new();
+        };
+        let path = self.modules.get(module).map_or("", String::as_str);
+        format!("{path}+{address:#x}")
+    }
+
     fn site(
         &mut self,
         row: u16,
@@ -616,7 +638,10 @@ impl Process {
                 Some(kernel) if !kernel.name.is_empty() => &kernel.name,
                 _ => call.name,
             };
-            out.take(&Record::site(text));
+            match self.places.get(&place) {
+                Some(place) => out.take(&Record::site(format!("{text} at {place}"))),
+                None => out.take(&Record::site(text)),
+            }
             fresh
         })
     }
