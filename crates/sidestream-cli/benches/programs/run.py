@@ -71,15 +71,16 @@ class Program:
         plain, right = execute(program), execute([*program, "repaired"])
         if right[0] == 77:
             return True, [self.name, self.severity, "", "", right[1].strip()]
-        if right[0] != 0 or plain[0] != 0:
+        if right[0] != 0 or plain[0] > 1:
             return False, [self.name, self.severity, "broken", "", f"{plain} {right}"[-200:]]
         checked, twin = execute(check), execute([*check, "repaired"])
         found, accused = self.findings(checked[1]), self.findings(twin[1])
-        said = {(0, False): "silent", (0, True): "warning", (1, True): "error"}
-        severity = said.get((checked[0], bool(found)), f"exit {checked[0]}")
+        is_error = re.search(r" CUDA calls?, \d+ races?(,|$)", checked[1], re.M) is not None
+        severity = "error" if is_error else "warning" if found else "silent"
+        code = abs(plain[0]) + 128 * (plain[0] < 0) or int(is_error)
         fitting = [pair for kind, pair in found if not self.kinds or kind in self.kinds]
         is_told = self.severity == "unseen" or severity == "silent" == self.severity
-        is_told |= bool(fitting) and severity in ("error", "warning") and self.severity in ("race", severity)
+        is_told |= bool(fitting) and self.severity in ("race", severity)
         sides = [self.marked("first"), self.marked("second")]
         named = [pair for pair in fitting if len(pair) == 2 and all(pair)]
         matched = [pair for pair in named if all(map(set.intersection, sides, pair))]
@@ -90,7 +91,10 @@ class Program:
         problems = [
             "" if is_told else f"NOT FOUND: exit {checked[0]}: {said_of[0]}",
             "" if is_pair else "WRONG PAIR",
-            "" if twin[0] == 0 and not accused else f"TWIN NOT SILENT: exit {twin[0]}: {said_of[1]}",
+            "" if checked[0] == code else f"EXIT CODE {checked[0]}, not {code}",
+            ""
+            if twin[0] == 0 and not accused and " fail" not in twin[1]
+            else f"TWIN NOT SILENT: exit {twin[0]}: {said_of[1]}",
             "" if twin[1].startswith(right[1]) else f"OTHER OUTPUT than {right[1]!r}: {said_of[1][:60]}",
         ]
         kinds = " ".join(dict.fromkeys(kind for kind, _ in found))
