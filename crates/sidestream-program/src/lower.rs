@@ -264,6 +264,19 @@ impl<'a> Lowering<'a> {
                 event: fields.event?,
                 stream: stream?,
             },
+            Verb::WriteValue => Kind::WriteValue {
+                stream: stream?,
+                word: fields.flag?,
+                value: fields.number?,
+                fenced: !fields.yes,
+            },
+            Verb::WaitValue => Kind::WaitValue {
+                stream: stream?,
+                word: fields.flag?,
+                value: fields.number?,
+                compare: fields.compare.unwrap_or_default(),
+            },
+            Verb::WaitOutside => Kind::WaitOutside { stream },
             Verb::WaitStream => Kind::WaitStream {
                 stream: stream?,
                 source: self.stream(fields.source?),

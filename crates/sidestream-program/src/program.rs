@@ -4,7 +4,7 @@
 //! tables are complete: they include the names that the format lets a program use without a declaration.
 
 use sidestream::op::{
-    DeviceId, EventId, FlagId, GraphId, Memory, SiteId, SourceOrder, StreamKind, ThreadId,
+    Compare, DeviceId, EventId, FlagId, GraphId, Memory, SiteId, SourceOrder, StreamKind, ThreadId,
 };
 
 use crate::error::BadProgram;
@@ -167,11 +167,13 @@ pub struct Fields {
     pub over: Option<Access>,
     /// When a copy of a batch reads its source; in stream order if absent.
     pub source_order: Option<SourceOrder>,
+    /// The comparison that ends a wait for a value; at least as large if absent.
+    pub compare: Option<Compare>,
     /// Device; the caller's current one if absent.
     pub device: Option<DeviceId>,
-    /// Number of launches, blocks, or streams of the pool.
+    /// Number of launches, blocks, or streams of the pool; value of a word of memory.
     pub number: Option<u32>,
-    /// Whether a query returned "done", or an allocator saw the events of the free of `over` complete.
+    /// Whether a write of a value is not fenced, a query returned "done", or an allocator saw the events of the free of `over` complete.
     pub yes: bool,
     /// Buffer whose block an allocation is expected to get (runtime level).
     pub must_alias: Option<BufferRef>,

@@ -31,6 +31,7 @@ pub(crate) enum Slot {
     Writes(Side),
     MayWrite,
     SourceOrder,
+    Compare,
     Over,
     Device,
     Number {
@@ -65,6 +66,8 @@ const FROM: Field = field("from", Slot::Read(Side::Device));
 const TO: Field = field("to", Slot::Write(Side::Device));
 const BUF: Field = field("buf", Slot::Buffer);
 const DEV: Field = field("dev", Slot::Device);
+const AT: Field = field("at", Slot::Raised);
+const VALUE: Field = field("value", Slot::Number { least: 0 });
 const READY: Field = field("ready", Slot::Yes);
 
 struct Row {
@@ -116,6 +119,12 @@ verbs! {
     Record "record" [EV, S] []
     "A stream waits for the last record of an event."
     Wait "wait" [S, EV] []
+    "A stream writes a word of memory; `unfenced`, what it wrote before may become visible later."
+    WriteValue "write_value" [S, AT, VALUE] [field("unfenced", Slot::Yes)]
+    "A stream waits until a word of memory has a value."
+    WaitValue "wait_value" [S, AT, VALUE] [field("when", Slot::Compare)]
+    "A stream, or else the thread, waits for what no call shows."
+    WaitOutside "wait_outside" [] [S]
     "A stream waits for the work that another stream has now."
     WaitStream "wait_stream" [S, SRC] []
     "Blocks the caller until a stream is idle."

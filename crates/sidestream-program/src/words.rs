@@ -4,7 +4,7 @@
 //! words are defined here.
 
 use sidestream::check::{LintCode, RaceKind, Severity};
-use sidestream::op::{Memory, SourceOrder, StreamKind};
+use sidestream::op::{Compare, Memory, SourceOrder, StreamKind};
 use sidestream::order::Code;
 
 use crate::expect::Failure;
@@ -81,6 +81,16 @@ pub(crate) static SOURCE_ORDERS: Words<SourceOrder> = Words {
         SourceOrder::Stream => "stream",
         SourceOrder::DuringCall => "during_call",
         SourceOrder::Any => "any",
+    },
+};
+
+pub(crate) static COMPARES: Words<Compare> = Words {
+    all: &[Compare::AtLeast, Compare::Equal, Compare::And, Compare::Nor],
+    word_of: |compare| match compare {
+        Compare::AtLeast => "geq",
+        Compare::Equal => "eq",
+        Compare::And => "and",
+        Compare::Nor => "nor",
     },
 };
 

@@ -10,7 +10,7 @@ use crate::names::DEFAULT_BYTES;
 use crate::program::{Access, BufferRef, Fields, Level, Op, Origin, Program, StreamRef};
 use crate::verbs::Slot;
 use crate::words::{
-    FAILURES, LEVELS, LINT_CODES, MEMORIES, RACE_KINDS, SOURCE_ORDERS, STREAM_KINDS,
+    COMPARES, FAILURES, LEVELS, LINT_CODES, MEMORIES, RACE_KINDS, SOURCE_ORDERS, STREAM_KINDS,
 };
 
 /// Writes programs as text that [`parse`](crate::parse) reads back as equal programs, except for the lines of their
@@ -86,6 +86,7 @@ fn value(program: &Program, fields: &Fields, slot: Slot) -> Option<String> {
             let order = fields.source_order?;
             Some(SOURCE_ORDERS.of(order).to_owned())
         }
+        Slot::Compare => fields.compare.map(|it| COMPARES.of(it).to_owned()),
         Slot::MayWrite => list(&fields.may_write),
         Slot::Over => fields.over.as_ref().map(access),
         Slot::Device => fields.device.map(|device| device.0.to_string()),

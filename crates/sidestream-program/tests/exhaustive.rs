@@ -399,6 +399,7 @@ fn points(lowered: &Lowered) -> (Vec<Point>, usize) {
                 edges: Default::default(),
                 performs: Performs::Nothing,
                 early: Early::Nothing,
+                outside: false,
                 staged: false,
                 freezes: None,
                 beside: false,

@@ -63,19 +63,20 @@ fn field(dice: &mut Dice, key: &str) -> String {
         "hbuf" => return format!("buf: {}", dice.pick(&host)),
         "buf" | "must_alias" | "must_not_alias" => dice.pick(&["A", "B7", "H", "big", "M3"]),
         "ev" | "a" | "b" => dice.pick(&["e", "timed", "off", "null"]),
-        "flag" | "sets" => dice.pick(&["f", "g"]),
+        "flag" | "sets" | "at" => dice.pick(&["f", "g"]),
         "g" | "t" | "site" => dice.pick(&["t0", "u", "loop_1"]),
         "source" => dice.pick(&["stream", "during_call", "any"]),
-        "ready" | "after_events" => dice.pick(&["true", "false"]),
+        "when" => dice.pick(&["geq", "eq", "and", "nor"]),
+        "ready" | "unfenced" | "after_events" => dice.pick(&["true", "false"]),
         "dev" | "peer" => dice.pick(&["0", "1", "63"]),
-        "blocks" | "count" | "repeat" => dice.pick(&["1", "2", "34"]),
+        "blocks" | "count" | "repeat" | "value" => dice.pick(&["1", "2", "34"]),
         other => panic!("no value for {other}"),
     };
     format!("{key}: {value}")
 }
 
 /// Every op of the format; `hr`, `hw` and `hbuf` are host accesses.
-const OPS: [&str; 41] = [
+const OPS: [&str; 44] = [
     "kernel s r? w? may_write? repeat?",
     "copy_async s from to",
     "copy_batch s from to source?",
@@ -87,6 +88,9 @@ const OPS: [&str; 41] = [
     "graph_launch s g r? w? may_write?",
     "record ev s",
     "wait s ev",
+    "write_value s at value unfenced?",
+    "wait_value s at value when?",
+    "wait_outside s?",
     "wait_stream s src",
     "sync_stream st",
     "sync_event ev",

@@ -642,6 +642,7 @@ fn thread_step(thread: ThreadId) -> Step {
         edges: Default::default(),
         performs: Performs::Nothing,
         early: Early::Nothing,
+        outside: false,
         staged: false,
         freezes: None,
         beside: false,

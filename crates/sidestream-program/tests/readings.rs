@@ -425,6 +425,49 @@ fn a_batch_reads_its_source_in_the_chosen_order() {
     ]);
 }
 
+/// R64, R65: a stream waits for a value that another wrote; where no write is known that ends the wait, or another process
+/// does, the wait may order anything.
+#[test]
+fn a_wait_for_a_value_or_for_another_process() {
+    all(&[
+        (
+            "the wait is for an earlier value",
+            "",
+            "write_value, s: s1, at: w, value: 1; kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 2; wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]",
+            "RAW A 1 4",
+            "write_value, s: s1, at: w, value: 1; kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 2; wait_value, s: s2, at: w, value: 2; kernel, s: s2, r: [A]",
+        ),
+        (
+            "the write comes before the work",
+            "",
+            "write_value, s: s1, at: w, value: 1; kernel, s: s1, w: [A]; wait_value, s: s2, at: w, value: 1, when: eq; kernel, s: s2, r: [A]",
+            "RAW A 1 3",
+            "kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 1; wait_value, s: s2, at: w, value: 1, when: eq; kernel, s: s2, r: [A]",
+        ),
+        (
+            "a write without a memory barrier",
+            "",
+            "kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 1, unfenced: true; wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]",
+            "RAW A 0 3",
+            "kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 1; wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]",
+        ),
+        (
+            "no write is known that ends the wait",
+            "",
+            "kernel, s: s1, w: [A]; wait_value, s: s2, at: w, value: 1, when: nor; kernel, s: s2, r: [A]; kernel, s: s3, r: [A]; wait_stream, s: s3, src: s2; kernel, s: s3, w: [A]",
+            "RAW A 0 2?; RAW A 0 3; WAW A 0 5?",
+            "kernel, s: s1, w: [A]; wait_value, s: s2, at: w, value: 1; wait_stream, s: s2, src: s1; kernel, s: s2, r: [A]",
+        ),
+        (
+            "a stream, and a thread, wait for another process",
+            "",
+            "kernel, s: s1, w: [M]; wait_outside, s: s2; kernel, s: s2, r: [M]; wait_outside; host_read, buf: M",
+            "RAW M 0 2?; HOST_RAW M 0 4?",
+            "kernel, s: s1, w: [M]; wait_outside, s: s2; wait_stream, s: s2, src: s1; kernel, s: s2, r: [M]",
+        ),
+    ]);
+}
+
 /// A kernel that receives memory may only read it: a race that needs a write is a warning, and hides no error.
 #[test]
 fn a_race_that_needs_a_guess_is_a_warning() {

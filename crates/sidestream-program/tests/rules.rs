@@ -300,6 +300,24 @@ fn r62_a_source_read_during_the_call_is_read_at_its_return() {
 }
 
 #[test]
+fn r64_a_wait_for_a_value_is_ordered_after_the_write_that_ends_it() {
+    let ops = "kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 1; kernel, s: s1, w: [B]; \
+               write_value, s: s1, at: w, value: 2; wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]; \
+               wait_value, s: s2, at: w, value: 2; kernel, s: s2, r: [B]";
+    check("", ops, "0<5  2|5  2<7");
+    // A write that may overtake earlier ones orders nothing, nor one of which the wait does not tell which it was.
+    let ops = "kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 1, unfenced: true; \
+               wait_value, s: s2, at: w, value: 1, when: eq; kernel, s: s2, r: [A]; \
+               write_value, s: s3, at: v, value: 1; kernel, s: s1, w: [A]; write_value, s: s1, at: v, value: 3; \
+               wait_value, s: s2, at: v, value: 1, when: and; kernel, s: s2, r: [A]";
+    check("", ops, "0|3  5|8");
+    // What was written before a value that does not end the wait was overwritten.
+    let ops = "write_value, s: s1, at: w, value: 1; write_value, s: s2, at: w, value: 0; kernel, s: s1, w: [A]; \
+               write_value, s: s1, at: w, value: 1; wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]";
+    check("", ops, "2<5");
+}
+
+#[test]
 fn r23_host_to_host_blocks() {
     check(
         "",

@@ -122,6 +122,32 @@ pub enum SourceOrder {
     Any,
 }
 
+/// When a wait for a value in memory ends: if the comparison of the value in memory with that of the wait holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Compare {
+    /// It is at least as large, as the difference of the two is not negative.
+    #[default]
+    AtLeast,
+    /// It is equal.
+    Equal,
+    /// They have a bit in common.
+    And,
+    /// There is a bit that neither has.
+    Nor,
+}
+
+impl Compare {
+    /// Whether a wait for `awaited` ends when memory holds `found`.
+    pub fn holds(self, found: u32, awaited: u32) -> bool {
+        match self {
+            Compare::AtLeast => found.wrapping_sub(awaited) as i32 >= 0,
+            Compare::Equal => found == awaited,
+            Compare::And => found & awaited != 0,
+            Compare::Nor => !(found | awaited) != 0,
+        }
+    }
+}
+
 /// Bytes `start..end` of a buffer, read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Access {
@@ -251,6 +277,33 @@ pub enum Kind {
         stream: StreamId,
         /// The event.
         event: EventId,
+    },
+    /// `cuStreamWriteValue32`: writes a word of memory in the order of the stream (R64).
+    WriteValue {
+        /// The stream.
+        stream: StreamId,
+        /// The word: a flag for each address.
+        word: FlagId,
+        /// The value written; of a value of 64 bits the lower half.
+        value: u32,
+        /// Whether earlier writes of the stream are visible to who sees the value: unless the call asks for no memory barrier.
+        fenced: bool,
+    },
+    /// `cuStreamWaitValue32`: later work of the stream waits until a word of memory has a value (R64).
+    WaitValue {
+        /// The stream.
+        stream: StreamId,
+        /// The word.
+        word: FlagId,
+        /// The value that the word is compared with.
+        value: u32,
+        /// The comparison that ends the wait.
+        compare: Compare,
+    },
+    /// A wait for what no call of the log shows, such as an event of another process or an external semaphore (R65).
+    WaitOutside {
+        /// The stream whose later work waits; the calling thread if `None`.
+        stream: Option<StreamId>,
     },
     /// PyTorch's `stream.wait_stream(source)`: a record in one and a wait in the other (R50).
     WaitStream {

@@ -352,9 +352,10 @@ impl Planning<'_> {
                 self.ends(at, op, device)?;
             }
             Kind::SetDevice { device } => self.current[op.thread.0 as usize] = device,
-            Kind::CopyBatch { .. } => {
-                return Err("it is a copy of a batch, which a run cannot make".into());
+            Kind::CopyBatch { .. } | Kind::WriteValue { .. } | Kind::WaitValue { .. } => {
+                return Err("a run cannot make this call".into());
             }
+            Kind::WaitOutside { .. } => return Err("no call of the program ends this wait".into()),
             Kind::CopyPeer { .. } => {
                 return Err("it copies between two devices, which a run cannot do".into());
             }

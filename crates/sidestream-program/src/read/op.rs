@@ -8,7 +8,7 @@ use crate::limits::Limits;
 use crate::names::Names;
 use crate::program::{Access, BufferRef, Fields, Op, Program, StreamRef};
 use crate::verbs::{Side, Slot, Verb};
-use crate::words::{SOURCE_ORDERS, STREAM_KINDS};
+use crate::words::{COMPARES, SOURCE_ORDERS, STREAM_KINDS};
 use crate::yaml::{Kind, View};
 
 use super::record::Record;
@@ -124,6 +124,9 @@ impl<'t, 'p> Reader<'t, 'p> {
             Slot::SourceOrder => {
                 let order = scalars::word(view, &SOURCE_ORDERS, "an order")?;
                 fields.source_order = Some(order);
+            }
+            Slot::Compare => {
+                fields.compare = Some(scalars::word(view, &COMPARES, "a comparison")?);
             }
             Slot::Over => {
                 let over = self.access(view, Side::Device)?;

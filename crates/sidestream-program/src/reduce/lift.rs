@@ -476,6 +476,9 @@ fn verb(op: &Op) -> Option<Verb> {
         Kind::SetDevice { .. } => Verb::SetDevice,
         Kind::Wait { .. }
         | Kind::WaitStream { .. }
+        | Kind::WriteValue { .. }
+        | Kind::WaitValue { .. }
+        | Kind::WaitOutside { .. }
         | Kind::SetFlag { .. }
         | Kind::WaitFlag { .. }
         | Kind::CudaMalloc

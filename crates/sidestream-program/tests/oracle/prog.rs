@@ -125,6 +125,21 @@ pub enum Act {
         s: String,
         ev: String,
     },
+    WriteValue {
+        s: String,
+        at: String,
+        value: u64,
+        unfenced: bool,
+    },
+    WaitValue {
+        s: String,
+        at: String,
+        value: u64,
+        when: Option<String>,
+    },
+    WaitOutside {
+        s: Option<String>,
+    },
     WaitStream {
         s: String,
         src: String,

@@ -71,6 +71,8 @@ pub enum Doubt {
     Waits,
     /// A kernel receives the memory, and it is not known whether it writes.
     MayOnlyRead,
+    /// One of the two comes after a wait for what no call shows, and that may order them.
+    Outside,
 }
 
 impl Doubt {
@@ -81,13 +83,16 @@ impl Doubt {
             Doubt::MayOnlyRead => {
                 "the kernel may only read these bytes: its parameter is not a pointer to const"
             }
+            Doubt::Outside => {
+                "one of the two comes after a wait for what is not seen here, which may order them"
+            }
         }
     }
 
     /// Returns what the program's author can do to settle the question, where that is another call than the fix.
     pub fn settled_by(self) -> Option<&'static str> {
         match self {
-            Doubt::Waits => None,
+            Doubt::Waits | Doubt::Outside => None,
             Doubt::MayOnlyRead => {
                 Some("declare the parameter a pointer to `const`, if the kernel only reads")
             }

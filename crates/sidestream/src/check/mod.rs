@@ -93,6 +93,8 @@ pub struct Checker {
     waits: Option<Box<Waits>>,
     /// By event: its last record.
     records: Vec<Option<Recorded>>,
+    /// By chain: its first step that waits for what no call shows.
+    outside: Vec<Epoch>,
     /// By buffer: its allocation and free by the caching allocator.
     tenancies: Vec<Tenancy>,
     races: Vec<Race>,
@@ -144,6 +146,7 @@ impl Checker {
             spans: Spans::default(),
             waits: None,
             records: Vec::new(),
+            outside: Vec::new(),
             tenancies: Vec::new(),
             races: Vec::new(),
             known: HashMap::new(),
@@ -252,6 +255,7 @@ impl Checker {
             spans,
             waits,
             records,
+            outside,
             found,
             ..
         } = self;
@@ -275,6 +279,9 @@ impl Checker {
                 waits.before_step(op, step, clocks);
             }
             let epoch = clocks.apply(step, order);
+            if step.outside && outside.iter().all(|known| known.chain != epoch.chain) {
+                outside.push(epoch);
+            }
             trails.extend(epoch, step.chain, op.id);
             if let Some(waits) = waits {
                 waits.after_step(op, step, epoch, clocks, order, records);
@@ -445,7 +452,8 @@ impl Checker {
             kind,
             doubt: hazard::doubt_of(first, in_stream, second, memory, || {
                 self.is_after_return(second, first, op.thread)
-            }),
+            })
+            .or_else(|| self.is_after_outside(chains).then_some(Doubt::Outside)),
             buffer: Some(second.buffer),
             handed_on: self.handed_on(first, second, chains.0),
             first: first.op,
@@ -459,6 +467,15 @@ impl Checker {
             count: 1,
         };
         self.count(race);
+    }
+
+    /// Whether one of the chains has waited for what no call shows, which may order the two.
+    fn is_after_outside(&self, chains: (Chain, Chain)) -> bool {
+        let waited = |&step: &Epoch| {
+            let [first, second] = [chains.0, chains.1].map(|at| self.clocks.ordered(step, at));
+            first || second
+        };
+        self.outside.iter().any(waited)
     }
 
     /// Whether `access`, called by `thread`, comes after the return of the call of `earlier`: the same thread

@@ -194,6 +194,11 @@ impl Report {
             "races if their kernels write",
         );
         count(
+            with(Some(Doubt::Outside)),
+            "race unless an unseen wait orders it",
+            "races unless unseen waits order them",
+        );
+        count(
             usize::from(self.error.is_some()),
             "call fails",
             "calls fail",

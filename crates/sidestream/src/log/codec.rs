@@ -13,8 +13,8 @@ use super::input::Input;
 use super::{Record, Within, limits};
 use crate::backend::Done;
 use crate::op::{
-    Access, BufferId, DeviceId, EventId, Field, FlagId, GraphId, Kind, Memory, Mode, Op, OpId,
-    SiteId, SourceOrder, StreamId, StreamKind, ThreadId,
+    Access, BufferId, Compare, DeviceId, EventId, Field, FlagId, GraphId, Kind, Memory, Mode, Op,
+    OpId, SiteId, SourceOrder, StreamId, StreamKind, ThreadId,
 };
 
 /// The first byte of the end record, the last one of a log.
@@ -45,6 +45,8 @@ const SOURCES: [SourceOrder; 3] = [
     SourceOrder::DuringCall,
     SourceOrder::Any,
 ];
+/// The comparisons, by their code.
+const COMPARES: [Compare; 4] = [Compare::AtLeast, Compare::Equal, Compare::And, Compare::Nor];
 /// The modes of access, by their code.
 const MODES: [Mode; 3] = [Mode::Read, Mode::Write, Mode::MayWrite];
 
@@ -478,6 +480,10 @@ fn of_kind<W: Wire>(wire: &mut W, kind: &mut Kind, newest: u32) -> Result<(), W:
                 let both = wire.bits(both, 4, "two kinds of memory, 0 to 15")?;
                 *from = MEMORIES[usize::from(both & 3)];
                 *to = MEMORIES[usize::from(both >> 2 & 3)];
+            }
+            Field::Compare(compare) => {
+                let code = wire.bits(code_of(&COMPARES, *compare), 2, "a comparison, 0 to 3")?;
+                *compare = COMPARES[usize::from(code & 3)];
             }
             Field::SourceOrder(source) => {
                 let code = wire.bits(code_of(&SOURCES, *source), 2, "an order, 0 to 2")?;

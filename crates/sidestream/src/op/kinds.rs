@@ -3,7 +3,9 @@
 //! Other modules use these, or match on [`Class`], so that a new kind is added in one table. Where a module
 //! distinguishes kinds it lists all of them: Clippy refuses `_` there.
 
-use super::{BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, SourceOrder, StreamId};
+use super::{
+    BufferId, Compare, DeviceId, EventId, FlagId, GraphId, Kind, Memory, SourceOrder, StreamId,
+};
 
 /// The class of a call, for code that treats several kinds equally.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,6 +119,7 @@ pub(crate) enum Field<'a> {
     /// The kinds of memory of the source and of the destination.
     Memories(&'a mut Memory, &'a mut Memory),
     SourceOrder(&'a mut SourceOrder),
+    Compare(&'a mut Compare),
     Count(&'a mut u32),
     Yes(&'a mut bool),
 }
@@ -224,6 +227,9 @@ kinds! {
     33 EndCapture { stream: Stream } "end_capture" "cudaStreamEndCapture" Class::Host;
     34 CopyPeer { stream: Stream, peer: Device } "copy" "cudaMemcpyPeerAsync" across(peer);
     35 CopyBatch { stream: Stream, from + to: Memories, source: SourceOrder } "copy" "cudaMemcpyBatchAsync" copy(from, to, false);
+    36 WriteValue { stream: Stream, word: Flag, value: Count, fenced: Yes } "write value" "cuStreamWriteValue32" Class::Record;
+    37 WaitValue { stream: Stream, word: Flag, value: Count, compare: Compare } "wait value" "cuStreamWaitValue32" Class::Wait;
+    38 WaitOutside { stream: SomeStream } "wait" "wait for another process" Class::Wait;
 }
 
 /// Returns the class of a copy on one device, or between it and the host.
@@ -292,6 +298,7 @@ impl Kind {
             Field::Memory(_)
             | Field::Memories(..)
             | Field::SourceOrder(_)
+            | Field::Compare(_)
             | Field::Count(_)
             | Field::Yes(_) => Ok(()),
         })

@@ -28,6 +28,7 @@ mod misuse;
 mod open;
 mod rules;
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use smallvec::SmallVec;
@@ -147,6 +148,8 @@ pub struct Step {
     pub performs: Performs,
     /// The accesses that may come before earlier steps of the stream.
     pub early: Early,
+    /// Whether the step waits for what no call shows, so that it may come after any step (R64, R65).
+    pub outside: bool,
     /// Whether the driver was observed to read the source during the call (R22), which is not guaranteed.
     pub staged: bool,
     /// The record that stores this point of the chain for later edges.
@@ -175,6 +178,8 @@ pub struct Order {
     /// By thread: its current device.
     current: Vec<DeviceId>,
     flags: Vec<Flag>,
+    /// By word of memory: the last values that streams wrote there, the latest last.
+    words: Vec<VecDeque<Written>>,
     /// By graph: the record of its last launch.
     graphs: Vec<Option<RecordId>>,
     /// By buffer: its state in the caching allocator.
@@ -195,6 +200,16 @@ struct Flag {
     record: Option<RecordId>,
     /// Whether the flag was set, and no thread has waited for it since.
     is_up: bool,
+}
+
+/// A value that a stream wrote to memory.
+#[derive(Debug)]
+struct Written {
+    value: u32,
+    stream: StreamId,
+    /// The record that stores the point of the write.
+    record: RecordId,
+    fenced: bool,
 }
 
 #[derive(Debug)]
@@ -387,6 +402,7 @@ impl Step {
             edges: SmallVec::new(),
             performs: Performs::Nothing,
             early: Early::Nothing,
+            outside: false,
             staged: false,
             freezes: None,
             beside: false,

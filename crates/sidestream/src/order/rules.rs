@@ -2,7 +2,8 @@
 
 use super::{
     After, Block, Chain, Code, Early, Edge, Event, Last, Misuse, Order, Performs, RecordId, Runs,
-    Step, Steps, Stream, grow, host_waits, misuse, observed, promised, push_step, stream_edge,
+    Step, Steps, Stream, Written, grow, host_waits, misuse, observed, promised, push_step,
+    stream_edge,
 };
 use crate::op::{
     Access, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Op, SourceOrder, StreamId,
@@ -93,6 +94,44 @@ impl Order {
                 let raised = self.take(flag);
                 steps.push(host_waits(thread, promised(After::Record(raised), 28)));
                 Ok(Runs::Now)
+            }
+            Kind::WriteValue {
+                stream,
+                word,
+                value,
+                fenced,
+            } => {
+                let runs = self.work(stream, thread, None, steps)?;
+                if runs == Runs::Now {
+                    steps[0].freezes = Some(self.write_value(stream, word, value, fenced));
+                }
+                Ok(runs)
+            }
+            Kind::WaitValue {
+                stream,
+                word,
+                value,
+                compare,
+            } => {
+                let also = self.released_by(word, |found| compare.holds(found, value));
+                let runs = self.work(stream, thread, also.flatten(), steps)?;
+                if runs == Runs::Now {
+                    steps[0].outside = also.is_none();
+                }
+                Ok(runs)
+            }
+            Kind::WaitOutside { stream: None } => {
+                push_step(Chain::Thread(thread), steps).outside = true;
+                Ok(Runs::Now)
+            }
+            Kind::WaitOutside {
+                stream: Some(stream),
+            } => {
+                let runs = self.work(stream, thread, None, steps)?;
+                if runs == Runs::Now {
+                    steps[0].outside = true;
+                }
+                Ok(runs)
             }
             Kind::HostAccess => {
                 let mut step = Step::on(Chain::Thread(thread));
@@ -509,6 +548,43 @@ impl Order {
         steps.push(step);
     }
 
+    /// R64: stores the point at which a stream writes a word, and returns its record.
+    fn write_value(
+        &mut self,
+        stream: StreamId,
+        word: FlagId,
+        value: u32,
+        fenced: bool,
+    ) -> RecordId {
+        let written = grow(&mut self.words, word.0);
+        let is_full = written.len() >= WRITES;
+        let oldest = is_full.then(|| written.pop_front()).flatten();
+        let record = oldest.map_or_else(|| self.new_record(), |oldest| oldest.record);
+        self.words[word.0 as usize].push_back(Written {
+            value,
+            stream,
+            record,
+            fenced,
+        });
+        record
+    }
+
+    /// R64: returns the edge to the write that ends a wait, if a write is known that does. It may be any write after the last
+    /// one that does not end the wait; if one stream made all of these, the wait is ordered after the first.
+    fn released_by(&mut self, word: FlagId, ends: impl Fn(u32) -> bool) -> Option<Option<Edge>> {
+        let written = grow(&mut self.words, word.0);
+        let ending = written.iter().rev().take_while(|one| ends(one.value));
+        let mut first: Option<&Written> = None;
+        let mut is_one = true;
+        for one in ending {
+            is_one &= first.is_none_or(|known| known.stream == one.stream);
+            first = Some(one);
+        }
+        let first = first?;
+        let is_edge = is_one && first.fenced;
+        Some(is_edge.then(|| promised(After::Record(first.record), 64)))
+    }
+
     /// R28: the flag is set from this step on. If it was set before, a waiter may be released by either of the two.
     fn raise(&mut self, flag: FlagId, step: &mut Step) {
         step.freezes = Some(self.record_of(flag));
@@ -570,6 +646,9 @@ pub fn may_block(call: Kind) -> bool {
         _ => false,
     }
 }
+
+/// The number of writes of a word that are stored, so that a long run takes no more memory than a short one.
+const WRITES: usize = 16;
 
 /// R22: uploads from pageable memory below this size (4 MiB of staging memory per stream) were observed to return early,
 /// and larger ones to wait for the stream.

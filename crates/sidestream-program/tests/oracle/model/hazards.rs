@@ -226,7 +226,23 @@ impl Run<'_> {
             // only by way of other work may get either answer.
             (_, true) if same_thread => Severity::Warn,
             (_, true) if returned => Severity::Either,
-            _ => Severity::Error,
+            _ => self.severity_of_waits(a, b),
+        }
+    }
+}
+
+impl Run<'_> {
+    /// R65: after a wait for what no op shows, anything may be ordered. What the stream of the first learned after it does
+    /// not count, though a checker may count it.
+    fn severity_of_waits(&self, a: &Access, b: &Access) -> Severity {
+        let mut waits = self.outside_waits.iter().peekable();
+        let any = waits.peek().is_some();
+        let reaches =
+            |&wait: &usize| self.graph.reaches(wait, a.node) || self.graph.reaches(wait, b.node);
+        match (waits.any(reaches), any) {
+            (true, _) => Severity::Warn,
+            (false, true) => Severity::Either,
+            (false, false) => Severity::Error,
         }
     }
 }

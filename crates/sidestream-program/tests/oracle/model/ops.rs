@@ -199,6 +199,51 @@ impl Run<'_> {
                 }
                 self.wait(here, stream, event, 6)?;
             }
+            Act::WriteValue {
+                s,
+                at,
+                value,
+                unfenced,
+            } => {
+                let stream = self.stream(s);
+                if let Some(node) = self.submit_point(here, stream)? {
+                    let written = self.words.entry(at.clone()).or_default();
+                    written.push((*value, stream, node, !unfenced));
+                }
+            }
+            Act::WaitValue { s, at, value, when } => {
+                let stream = self.stream(s);
+                let Some(node) = self.submit_point(here, stream)? else {
+                    return Ok(());
+                };
+                // R64. Values here are small, so the differences that the comparison takes do not wrap around.
+                let ends = |found: u64| match when.as_deref() {
+                    Some("eq") => found == *value,
+                    Some("and") => found & value != 0,
+                    Some("nor") => !(found | value) & 0xffff_ffff != 0,
+                    _ => found >= *value,
+                };
+                let written = self.words.get(at).cloned().unwrap_or_default();
+                let fails = written.iter().rposition(|one| !ends(one.0));
+                match &written[fails.map_or(0, |at| at + 1)..] {
+                    [] => self.outside_waits.push(node),
+                    ending @ [(_, writer, first, fenced), ..] => {
+                        if *fenced && ending.iter().all(|one| one.1 == *writer) {
+                            self.graph.add_edge(*first, node, 64);
+                        }
+                    }
+                }
+            }
+            Act::WaitOutside { s } => {
+                let node = match s {
+                    Some(s) => {
+                        let stream = self.stream(s);
+                        self.submit_point(here, stream)?
+                    }
+                    None => Some(self.host_point(here)),
+                };
+                self.outside_waits.extend(node);
+            }
             Act::WaitStream { s, src } => {
                 // R50: a record of its own in `src`, then a wait for it in `s`.
                 let stream = self.stream(s);

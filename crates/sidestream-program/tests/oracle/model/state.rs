@@ -164,6 +164,10 @@ pub(super) struct Run<'a> {
     /// Maps a flag to the nodes that raised it since a thread last waited for it; if none did, to the nodes before
     /// that wait.
     pub(super) flags: HashMap<String, Flag>,
+    /// Maps a word of memory to what streams wrote there: the value, the stream, the node, and whether it is fenced.
+    pub(super) words: HashMap<String, Vec<(u64, usize, usize, bool)>>,
+    /// The nodes that wait for what no op shows.
+    pub(super) outside_waits: Vec<usize>,
     pub(super) last_of_thread: HashMap<String, usize>,
     pub(super) device_of_thread: HashMap<String, u32>,
     pub(super) graph_runs: HashMap<String, usize>,
@@ -201,6 +205,8 @@ impl<'a> Run<'a> {
             buffers: HashMap::new(),
             regions: 0,
             flags: HashMap::new(),
+            words: HashMap::new(),
+            outside_waits: Vec::new(),
             last_of_thread: HashMap::new(),
             device_of_thread: HashMap::new(),
             graph_runs: HashMap::new(),

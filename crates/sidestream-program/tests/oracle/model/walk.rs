@@ -323,6 +323,20 @@ impl Run<'_> {
         Ok(Some(node))
     }
 
+    /// Submits something that touches no memory; returns its node unless the stream captures.
+    pub(super) fn submit_point(
+        &mut self,
+        here: &mut Here,
+        stream: usize,
+    ) -> Result<Option<usize>, &'static str> {
+        self.implicit(stream)?;
+        if self.capturing(stream).is_some() {
+            self.capture_work(stream);
+            return Ok(None);
+        }
+        Ok(Some(self.submit(here, stream, false)))
+    }
+
     /// Adds the accesses of work that may only be reads. Captured work has no node.
     pub(super) fn guesses(
         &mut self,

@@ -124,6 +124,30 @@ impl Act {
             ),
             Act::Record { ev, s } => of("record", &[("ev", ev), ("s", s)]),
             Act::Wait { s, ev } => of("wait", &[("s", s), ("ev", ev)]),
+            Act::WriteValue {
+                s,
+                at,
+                value,
+                unfenced,
+            } => of(
+                "write_value",
+                &[
+                    ("s", s),
+                    ("at", at),
+                    ("value", value),
+                    ("unfenced", &yes(*unfenced)),
+                ],
+            ),
+            Act::WaitValue { s, at, value, when } => of(
+                "wait_value",
+                &[
+                    ("s", s),
+                    ("at", at),
+                    ("value", value),
+                    ("when", &maybe(when)),
+                ],
+            ),
+            Act::WaitOutside { s } => of("wait_outside", &[("s", &maybe(s))]),
             Act::WaitStream { s, src } => of("wait_stream", &[("s", s), ("src", src)]),
             Act::SyncStream { st } => of("sync_stream", &[("st", st)]),
             Act::SyncEvent { ev } => of("sync_event", &[("ev", ev)]),

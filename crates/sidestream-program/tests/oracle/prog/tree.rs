@@ -138,6 +138,19 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
             s: text("s"),
             ev: text("ev"),
         },
+        "write_value" => Act::WriteValue {
+            s: text("s"),
+            at: text("at"),
+            value: told.number("value").unwrap_or(0),
+            unfenced: told.maybe("unfenced").as_deref() == Some("true"),
+        },
+        "wait_value" => Act::WaitValue {
+            s: text("s"),
+            at: text("at"),
+            value: told.number("value").unwrap_or(0),
+            when: told.maybe("when"),
+        },
+        "wait_outside" => Act::WaitOutside { s: told.maybe("s") },
         "wait_stream" => Act::WaitStream {
             s: text("s"),
             src: text("src"),
