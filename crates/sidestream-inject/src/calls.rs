@@ -166,24 +166,20 @@ pub enum Part {
 
 impl Part {
     /// Returns what a node does, if its parameters say so.
+    #[rustfmt::skip]
     pub fn said(self, words: &[u64]) -> Part {
-        let Part::Any(first) = self else {
+        use Part::*;
+        let Any(first) = self else {
             return self;
         };
+        // By `CUgraphNodeType`.
         let at = first + 2;
-        match words.get(usize::from(first)).map(|word| *word as u32) {
-            Some(0) => Part::Kernel(at, true),
-            Some(1) => Part::Copy(at + 2),
-            Some(2) => Part::Memset(at),
-            Some(3) => Part::Host,
-            Some(4) => Part::Child(at),
-            Some(6) => Part::Wait(at),
-            Some(7) => Part::Record(at),
-            Some(10) => Part::Alloc(at),
-            Some(11) => Part::Free(at),
-            Some(13) => Part::Conditional(at),
-            _ => Part::Nothing,
-        }
+        let parts = [
+            Kernel(at, true), Copy(at + 2), Memset(at), Host, Child(at), Nothing, Wait(at), Record(at), Nothing, Nothing,
+            Alloc(at), Free(at), Nothing, Conditional(at),
+        ];
+        let number = words.get(usize::from(first)).map(|word| *word as u32);
+        number.and_then(|number| parts.get(number as usize).copied()).unwrap_or(Nothing)
     }
 }
 
@@ -394,29 +390,20 @@ impl ApiCall {
         }
     }
 
-    /// Returns the kernel that the call launches, or makes a node of, and the pointers to its parameters and extra parameters.
+    /// Returns the kernel that the call launches, or of which it makes a node, and the pointers to its parameters and extra
+    /// parameters.
     pub fn kernel(&self, words: &[u64]) -> Option<[u64; 3]> {
-        let word = |at: Word| words.get(usize::from(at)).copied();
-        match self.what {
-            Launch(kernel, _, parameters, extra) => Some([
-                word(kernel)?,
-                word(parameters)?,
-                extra.map_or(Some(0), word)?,
-            ]),
-            LaunchEx(kernel, _, parameters, extra) => {
-                Some([word(kernel)?, word(parameters)?, word(extra)?])
+        let word = |at: Word| words.get(usize::from(at)).copied().unwrap_or(0);
+        let places = match (self.what, self.part(words)) {
+            (Launch(kernel, _, parameters, extra), _) => {
+                [kernel, parameters, extra.unwrap_or(Word::MAX)]
             }
-            _ => {
-                let Some(Part::Kernel(first, by_kernel)) = self.part(words) else {
-                    return None;
-                };
-                let function = match word(first)? {
-                    0 if by_kernel => word(first + 7)?,
-                    function => function,
-                };
-                Some([function, word(first + 5)?, word(first + 6)?])
-            }
-        }
+            (LaunchEx(kernel, _, parameters, extra), _) => [kernel, parameters, extra],
+            (_, Some(Part::Kernel(at, true))) if word(at) == 0 => [at + 7, at + 5, at + 6],
+            (_, Some(Part::Kernel(at, _))) => [at, at + 5, at + 6],
+            _ => return None,
+        };
+        Some(places.map(word))
     }
 
     /// Returns the position after the arguments and what is behind them.

@@ -19,6 +19,8 @@ pub struct Allocation {
     pub stream_ordered: bool,
     /// Whether a copy or memset has touched a part of it: then a kernel that gets its address may work on another part.
     pub is_in_parts: bool,
+    /// Whether launches of a graph allocate it, each at the same address: then no free is the last.
+    pub is_of_graph: bool,
 }
 
 impl Allocation {
@@ -58,22 +60,6 @@ impl Allocations {
         declare: impl FnOnce() -> BufferId,
     ) -> &mut Allocation {
         let end = start.saturating_add(bytes);
-        let turns = self.buffers.entry((start, bytes, memory)).or_default();
-        turns.swap(0, 1);
-        let buffer = *turns[0].get_or_insert_with(declare);
-        self.put(Allocation {
-            start,
-            end,
-            buffer,
-            memory,
-            stream_ordered,
-            is_in_parts: false,
-        })
-    }
-
-    /// Adds memory that was known before.
-    pub fn put(&mut self, range: Allocation) -> &mut Allocation {
-        let Allocation { start, end, .. } = range;
         while let Some((&at, _)) = self
             .by_start
             .range(..end)
@@ -82,6 +68,18 @@ impl Allocations {
         {
             self.by_start.remove(&at);
         }
+        let turns = self.buffers.entry((start, bytes, memory)).or_default();
+        turns.swap(0, 1);
+        let buffer = *turns[0].get_or_insert_with(declare);
+        let range = Allocation {
+            start,
+            end,
+            buffer,
+            memory,
+            stream_ordered,
+            is_in_parts: false,
+            is_of_graph: false,
+        };
         self.by_start.entry(start).insert_entry(range).into_mut()
     }
 
@@ -91,8 +89,17 @@ impl Allocations {
         (address < range.end).then_some(range)
     }
 
-    /// Removes the memory that begins at an address.
+    /// Removes the memory that begins at an address, and returns it.
     pub fn remove(&mut self, start: u64) -> Option<Allocation> {
-        self.by_start.remove(&start)
+        match self.by_start.get(&start) {
+            Some(range) if range.is_of_graph => Some(range.clone()),
+            _ => self.by_start.remove(&start),
+        }
+    }
+
+    /// Returns the name of a buffer.
+    pub fn name(&self, buffer: BufferId) -> String {
+        let range = self.by_start.values().find(|range| range.buffer == buffer);
+        range.map_or_else(String::new, |range| format!("{:#x}", range.start))
     }
 }

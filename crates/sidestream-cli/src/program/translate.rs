@@ -286,12 +286,7 @@ impl Process {
             }
             Does::FreeAsync(at, stream) => {
                 let stream = self.stream(now, word(stream), out);
-                // Each launch of a graph allocates it again.
-                let range = match self.graphs.is_captured(stream) {
-                    true => self.memory.at(word(at)).cloned(),
-                    false => self.memory.remove(word(at)),
-                };
-                if let Some(range) = range {
+                if let Some(range) = self.memory.remove(word(at)) {
                     self.op(
                         now,
                         Kind::FreeAsync { stream },
@@ -480,20 +475,19 @@ impl Process {
         kind: Kind,
         out: &mut dyn Hears,
     ) {
-        let stream_ordered = matches!(kind, Kind::MallocAsync { .. });
-        if let Some(all) = self.allocated(at, bytes, memory, stream_ordered, out) {
-            let all: &[Access] = if stream_ordered { &[all] } else { &[] };
-            self.op(now, kind, all, out);
+        if let Some(all) = self.allocated(at, bytes, memory, kind, out) {
+            let is_stream_ordered = matches!(kind, Kind::MallocAsync { .. });
+            self.op(now, kind, &[all][usize::from(!is_stream_ordered)..], out);
         }
     }
 
-    /// Adds memory, and returns an access to all of it.
+    /// Makes memory known, and returns an access to all of it.
     pub(super) fn allocated(
         &mut self,
         at: u64,
         bytes: u64,
         memory: Memory,
-        stream_ordered: bool,
+        kind: Kind,
         out: &mut dyn Hears,
     ) -> Option<Access> {
         if at == 0 || bytes == 0 || at.saturating_add(bytes) > ADDRESSES {
@@ -510,6 +504,7 @@ impl Process {
             BufferId(self.buffers - 1)
         });
         let buffers = &mut self.buffers;
+        let stream_ordered = matches!(kind, Kind::MallocAsync { .. });
         let range = self.memory.add(at, bytes, memory, stream_ordered, || {
             let within = Some(Within {
                 buffer: everything,
@@ -520,7 +515,7 @@ impl Process {
             *buffers += 1;
             BufferId(*buffers - 1)
         });
-        self.graphs.begins(range.buffer, at);
+        range.is_of_graph = self.graphs.is_captured(kind);
         Some(range.all(Mode::Write))
     }
 
@@ -562,7 +557,7 @@ impl Process {
     }
 
     /// Tells the device in whose context the thread is.
-    pub(super) fn current(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
+    fn current(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
         let told = &mut self.devices[now.thread.0 as usize];
         if std::mem::replace(told, now.device) != now.device {
             self.op(now, Kind::SetDevice { device: now.device }, &[], out);
@@ -707,7 +702,7 @@ impl Process {
         id
     }
 
-    pub(super) fn new_event(&mut self, timing: bool, out: &mut dyn Hears) -> EventId {
+    fn new_event(&mut self, timing: bool, out: &mut dyn Hears) -> EventId {
         self.spare_events.pop().unwrap_or_else(|| {
             let id = EventId(self.declared_events);
             out.take(&Record::event(timing, None, format!("event {}", id.0)));
