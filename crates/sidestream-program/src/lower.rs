@@ -221,6 +221,7 @@ impl<'a> Lowering<'a> {
         };
         let stream = fields.stream.map(|name| self.stream(name));
         Some(match op.verb {
+            Verb::Kernel if fields.yes => Kind::DependentKernel { stream: stream? },
             Verb::Kernel => Kind::Kernel {
                 stream: stream?,
                 launches: fields.number.unwrap_or(1),

@@ -173,7 +173,7 @@ pub struct Fields {
     pub device: Option<DeviceId>,
     /// Number of launches, blocks, or streams of the pool; value of a word of memory.
     pub number: Option<u32>,
-    /// Whether a write of a value is not fenced, a query returned "done", or an allocator saw the events of the free of `over` complete.
+    /// Whether a kernel is launched programmatically, a write of a value is not fenced, a query returned "done", or an allocator saw the events of the free of `over` complete.
     pub yes: bool,
     /// Buffer whose block an allocation is expected to get (runtime level).
     pub must_alias: Option<BufferRef>,

@@ -98,7 +98,7 @@ macro_rules! verbs {
 
 verbs! {
     "A kernel launch, or `repeat` equal ones."
-    Kernel "kernel" [S] [R, W, MAY_WRITE, field("repeat", Slot::Number { least: 1 })]
+    Kernel "kernel" [S] [R, W, MAY_WRITE, field("repeat", Slot::Number { least: 1 }), field("programmatic", Slot::Yes)]
     "An asynchronous copy."
     CopyAsync "copy_async" [S, FROM, TO] []
     "One copy of a batch, which reads its source in the order of the stream unless it chooses another."

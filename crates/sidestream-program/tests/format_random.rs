@@ -67,7 +67,7 @@ fn field(dice: &mut Dice, key: &str) -> String {
         "g" | "t" | "site" => dice.pick(&["t0", "u", "loop_1"]),
         "source" => dice.pick(&["stream", "during_call", "any"]),
         "when" => dice.pick(&["geq", "eq", "and", "nor"]),
-        "ready" | "unfenced" | "after_events" => dice.pick(&["true", "false"]),
+        "ready" | "programmatic" | "unfenced" | "after_events" => dice.pick(&["true", "false"]),
         "dev" | "peer" => dice.pick(&["0", "1", "63"]),
         "blocks" | "count" | "repeat" | "value" => dice.pick(&["1", "2", "34"]),
         other => panic!("no value for {other}"),
@@ -77,7 +77,7 @@ fn field(dice: &mut Dice, key: &str) -> String {
 
 /// Every op of the format; `hr`, `hw` and `hbuf` are host accesses.
 const OPS: [&str; 44] = [
-    "kernel s r? w? may_write? repeat?",
+    "kernel s r? w? may_write? repeat? programmatic?",
     "copy_async s from to",
     "copy_batch s from to source?",
     "copy_peer s from to peer",

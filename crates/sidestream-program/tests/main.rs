@@ -2,6 +2,7 @@
 
 mod checker_broken;
 mod checker_oracle;
+mod driver_calls;
 mod exhaustive;
 mod fixes;
 mod format;

@@ -196,6 +196,12 @@ pub enum Kind {
         /// The number of equal launches that this operation represents; at least one.
         launches: u32,
     },
+    /// A kernel of a programmatic dependent launch: it may start before the kernel before it in the stream is complete,
+    /// unless it waits for that one itself, which no call shows (R66).
+    DependentKernel {
+        /// The stream in which the kernel runs.
+        stream: StreamId,
+    },
     /// `cudaMemcpyAsync`.
     Copy {
         /// The stream in which the copy runs.

@@ -352,7 +352,10 @@ impl Planning<'_> {
                 self.ends(at, op, device)?;
             }
             Kind::SetDevice { device } => self.current[op.thread.0 as usize] = device,
-            Kind::CopyBatch { .. } | Kind::WriteValue { .. } | Kind::WaitValue { .. } => {
+            Kind::DependentKernel { .. }
+            | Kind::CopyBatch { .. }
+            | Kind::WriteValue { .. }
+            | Kind::WaitValue { .. } => {
                 return Err("a run cannot make this call".into());
             }
             Kind::WaitOutside { .. } => return Err("no call of the program ends this wait".into()),

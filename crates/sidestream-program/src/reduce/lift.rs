@@ -230,6 +230,7 @@ impl Lift<'_> {
         let mut fields = Fields {
             yes: match kind {
                 Kind::QueryEvent { done, .. } | Kind::QueryStream { done, .. } => done,
+                Kind::DependentKernel { .. } => true,
                 _ => false,
             },
             source_order: match kind {
@@ -445,7 +446,7 @@ impl Lift<'_> {
 /// Returns the verb of an operation; none if it only orders or creates something, which no race needs.
 fn verb(op: &Op) -> Option<Verb> {
     Some(match op.kind {
-        Kind::Kernel { .. } => Verb::Kernel,
+        Kind::Kernel { .. } | Kind::DependentKernel { .. } => Verb::Kernel,
         Kind::GraphLaunch { .. } => Verb::GraphLaunch,
         Kind::HostFunc { .. } => Verb::HostFunc,
         Kind::Copy { .. } => Verb::CopyAsync,

@@ -75,6 +75,7 @@ pub enum Act {
         w: Vec<Part>,
         may_write: Vec<Part>,
         repeat: Option<u64>,
+        programmatic: bool,
     },
     CopyAsync {
         s: String,

@@ -71,6 +71,8 @@ pub enum Doubt {
     Waits,
     /// A kernel receives the memory, and it is not known whether it writes.
     MayOnlyRead,
+    /// The second kernel may start before the first is complete, unless it waits for it, which no call shows.
+    MayStartEarly,
     /// One of the two comes after a wait for what no call shows, and that may order them.
     Outside,
 }
@@ -82,6 +84,9 @@ impl Doubt {
             Doubt::Waits => "CUDA leaves open whether the call waits",
             Doubt::MayOnlyRead => {
                 "the kernel may only read these bytes: its parameter is not a pointer to const"
+            }
+            Doubt::MayStartEarly => {
+                "the second kernel was launched to start early, and whether it waits itself is not seen"
             }
             Doubt::Outside => {
                 "one of the two comes after a wait for what is not seen here, which may order them"
@@ -96,6 +101,9 @@ impl Doubt {
             Doubt::MayOnlyRead => {
                 Some("declare the parameter a pointer to `const`, if the kernel only reads")
             }
+            Doubt::MayStartEarly => Some(
+                "call `cudaGridDependencySynchronize()` in the kernel before it touches these bytes",
+            ),
         }
     }
 }
@@ -165,6 +173,8 @@ impl Deed {
     const HOST: u32 = 1 << 5;
     /// Set if it is not known whether the access writes.
     const MAY: u32 = 1 << 6;
+    /// Set if the access may come before earlier kernels of its stream are complete.
+    const EARLY: u32 = 1 << 7;
     /// The first bit of the thread's number. All numbers too large for the remaining bits share one value.
     const THREAD: u32 = 8;
     const NO_THREAD: u32 = u32::MAX >> Deed::THREAD;
@@ -215,6 +225,12 @@ impl Now {
             span: Within::new(span),
             deed: Deed::new(op, matches!(chain, Chain::Thread(_))),
         }
+    }
+
+    /// Returns the step as one that may come before earlier kernels of its stream are complete.
+    pub(super) fn early(&self) -> Now {
+        let deed = Deed(self.deed.0 | Deed::EARLY);
+        Now { deed, ..*self }
     }
 
     #[inline]
@@ -303,6 +319,11 @@ impl Use {
         self.deed.0 & Deed::WRITES != 0
     }
 
+    /// Whether the access may come before earlier kernels of its stream are complete.
+    pub(super) fn is_early(&self) -> bool {
+        self.deed.0 & Deed::EARLY != 0
+    }
+
     fn surely_writes(&self) -> bool {
         self.deed.0 & (Deed::WRITES | Deed::MAY) == Deed::WRITES
     }
@@ -378,6 +399,9 @@ pub(super) fn doubt_of(
 ) -> Option<Doubt> {
     if is_guess(first, second) {
         return Some(Doubt::MayOnlyRead);
+    }
+    if second.is_early() {
+        return Some(Doubt::MayStartEarly);
     }
     let may_block = matches!(
         (first.deed.role(), memory),

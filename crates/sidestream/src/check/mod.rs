@@ -54,7 +54,7 @@ use std::collections::HashMap;
 
 use crate::log::{Record, Within};
 use crate::op::{
-    BufferId, EventId, Kind, Memory, Op, OpId, SiteId, SourceOrder, StreamId, ThreadId,
+    BufferId, Class, EventId, Kind, Memory, Op, OpId, SiteId, SourceOrder, StreamId, ThreadId,
 };
 use crate::order::{Chain, Clocks, Early, Epoch, Force, Open, Order, Performs, Runs, Step, Steps};
 use hazard::{Now, Use};
@@ -95,6 +95,8 @@ pub struct Checker {
     records: Vec<Option<Recorded>>,
     /// By chain: its first step that waits for what no call shows.
     outside: Vec<Epoch>,
+    /// By chain: its last kernel that starts after all before it.
+    kernels: Vec<u32>,
     /// By buffer: its allocation and free by the caching allocator.
     tenancies: Vec<Tenancy>,
     races: Vec<Race>,
@@ -105,10 +107,22 @@ pub struct Checker {
     error: Option<Refused>,
 }
 
-/// The key of a race: pairs with equal keys are reported once. The last field is whether the race is a guess, which must not
-/// hide one that is certain.
+/// The key of a race: pairs with equal keys are reported once. The last field is whether there is a doubt other than
+/// [`Doubt::Waits`]: such a race must not hide one that is certain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Alike(RaceKind, Option<BufferId>, SiteId, SiteId, bool);
+
+impl Alike {
+    fn of(
+        kind: RaceKind,
+        buffer: Option<BufferId>,
+        sites: (SiteId, SiteId),
+        doubt: Option<Doubt>,
+    ) -> Alike {
+        let is_uncertain = doubt.is_some_and(|doubt| doubt != Doubt::Waits);
+        Alike(kind, buffer, sites.0, sites.1, is_uncertain)
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Recorded {
@@ -147,6 +161,7 @@ impl Checker {
             waits: None,
             records: Vec::new(),
             outside: Vec::new(),
+            kernels: Vec::new(),
             tenancies: Vec::new(),
             races: Vec::new(),
             known: HashMap::new(),
@@ -256,6 +271,7 @@ impl Checker {
             waits,
             records,
             outside,
+            kernels,
             found,
             ..
         } = self;
@@ -293,6 +309,12 @@ impl Checker {
                     shadow.conflicts(&op.accesses, step.performs, epoch.chain, |first| {
                         waits.met(first, &known);
                     });
+                }
+                if step.early == Early::Kernels {
+                    let since = kernels[epoch.chain as usize];
+                    shadow.overlapping(&op.accesses, since, &now.early(), found);
+                } else if op.kind.class() == Class::Kernel {
+                    *crate::order::grow(kernels, epoch.chain) = epoch.tick;
                 }
                 let mut performs = step.performs;
                 if step.early == Early::Reads {
@@ -431,29 +453,24 @@ impl Checker {
 
     fn count_pair(&mut self, op: &Op, pair: &Unordered, kind: RaceKind) {
         let Unordered { first, second } = pair;
-        let alike = Alike(
-            kind,
-            Some(second.buffer),
-            first.site,
-            second.site,
-            pair.is_guess(),
-        );
-        if let Some(&at) = self.known.get(&alike) {
-            self.races[at].count += 1;
-            return;
-        }
         let chains = (
             self.trails.chain(first.epoch),
             self.trails.chain(second.epoch),
         );
         let in_stream = matches!(chains.0, Chain::Stream(_));
         let memory = self.shadow.memory_of(second.buffer);
+        let doubt = hazard::doubt_of(first, in_stream, second, memory, || {
+            self.is_after_return(second, first, op.thread)
+        });
+        let doubt = doubt.or_else(|| self.is_after_outside(chains).then_some(Doubt::Outside));
+        let alike = Alike::of(kind, Some(second.buffer), (first.site, second.site), doubt);
+        if let Some(&at) = self.known.get(&alike) {
+            self.races[at].count += 1;
+            return;
+        }
         let race = Race {
             kind,
-            doubt: hazard::doubt_of(first, in_stream, second, memory, || {
-                self.is_after_return(second, first, op.thread)
-            })
-            .or_else(|| self.is_after_outside(chains).then_some(Doubt::Outside)),
+            doubt,
             buffer: Some(second.buffer),
             handed_on: self.handed_on(first, second, chains.0),
             first: first.op,
@@ -513,9 +530,8 @@ impl Checker {
     }
 
     fn count(&mut self, race: Race) {
-        let is_guess = race.doubt == Some(Doubt::MayOnlyRead);
-        let (kind, buffer) = (race.kind, race.buffer);
-        let alike = Alike(kind, buffer, race.first_site, race.second_site, is_guess);
+        let sites = (race.first_site, race.second_site);
+        let alike = Alike::of(race.kind, race.buffer, sites, race.doubt);
         let fresh = self.races.len();
         let at = *self.known.entry(alike).or_insert(fresh);
         if at == fresh {

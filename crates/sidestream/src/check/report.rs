@@ -194,6 +194,11 @@ impl Report {
             "races if their kernels write",
         );
         count(
+            with(Some(Doubt::MayStartEarly)),
+            "race unless its kernel waits",
+            "races unless their kernels wait",
+        );
+        count(
             with(Some(Doubt::Outside)),
             "race unless an unseen wait orders it",
             "races unless unseen waits order them",

@@ -144,6 +144,25 @@ impl Shadow {
         }
     }
 
+    /// Finds the accesses from step `since` of the same chain on that conflict with those of a step, which need not come after
+    /// them.
+    pub(super) fn overlapping(
+        &mut self,
+        accesses: &[Access],
+        since: u32,
+        now: &Now,
+        found: &mut Vec<Unordered>,
+    ) {
+        let chain = now.chain();
+        let may_overlap = |first: &Use| first.epoch.chain == chain && first.epoch.tick >= since;
+        for access in accesses.iter().filter(|access| access.start < access.end) {
+            let (root, start, end) = self.locate(access);
+            let now = now.with(access);
+            let cells = &mut self.roots[root].cells;
+            cells.visit(start, end, |cell| cell.note(&now, may_overlap, found));
+        }
+    }
+
     /// Like [`Shadow::perform`], but for accesses that may overlap: all of them are compared before any is
     /// stored, and reads are stored before writes, so that none hides an access with which another must
     /// be compared.
@@ -247,14 +266,14 @@ impl Cell {
             || !self.reads.guesses_surely_before(near)
             || (writes && !self.reads.all_surely_before(near))
         {
-            self.note(&now.with(access), known, found);
+            self.note(&now.with(access), |first| !first.is_before(&known), found);
         }
     }
 
     #[cold]
-    fn note(&self, now: &Use, known: Known<'_>, found: &mut Vec<Unordered>) {
+    fn note(&self, now: &Use, is_unordered: impl Fn(&Use) -> bool, found: &mut Vec<Unordered>) {
         let mut compare = |first: &Use| {
-            if !first.is_before(&known) && first.op != now.op {
+            if !first.is_none() && first.op != now.op && is_unordered(first) {
                 let (first, second) = (*first, *now);
                 Unordered { first, second }.add_to(found);
             }
@@ -322,9 +341,9 @@ impl Unordered {
         found.push(self);
     }
 
-    /// Keeps one entry for each earlier operation and buffer: one that is no guess, whose kind takes precedence.
+    /// Keeps one entry for each earlier operation and buffer: one that is certain, whose kind takes precedence.
     pub(super) fn keep_one_a_pair(found: &mut Vec<Unordered>) {
-        found.sort_by_key(|pair| (pair.pair(), pair.is_guess(), pair.kind()));
+        found.sort_by_key(|pair| (pair.pair(), pair.is_uncertain(), pair.kind()));
         found.dedup_by_key(|pair| pair.pair());
     }
 
@@ -333,9 +352,9 @@ impl Unordered {
         kind_of(&self.first, &self.second)
     }
 
-    /// Whether the pair is a race only if an access writes that may only read.
-    pub(super) fn is_guess(&self) -> bool {
-        is_guess(&self.first, &self.second)
+    /// Whether the pair is a race only if an access writes that may only read, or a kernel does not wait that may wait.
+    fn is_uncertain(&self) -> bool {
+        is_guess(&self.first, &self.second) || self.second.is_early()
     }
 
     /// Returns the earlier operation and the buffer: one entry is kept for each.

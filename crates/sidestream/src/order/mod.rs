@@ -135,6 +135,8 @@ pub enum Early {
     Nothing,
     /// The reads, at any time after the call (R63).
     Reads,
+    /// All, before the kernels right before the step in its stream are complete (R66).
+    Kernels,
 }
 
 /// One point on a chain: the edges that it waits for, the accesses that it performs, and the record that stores it.
@@ -217,6 +219,8 @@ struct Stream {
     kind: StreamKind,
     device: DeviceId,
     capture: Option<CaptureId>,
+    /// Whether its last action was a kernel.
+    after_kernel: bool,
     /// The call by which the stream joined its current or last capture.
     entered: OpId,
     /// Its links in the list of streams of its device.
@@ -284,6 +288,7 @@ impl Order {
             kind,
             device,
             capture: None,
+            after_kernel: false,
             entered: OpId(0),
             link: Link::default(),
         });
@@ -451,7 +456,7 @@ fn misuse(code: Code, rule: u8, why: &'static str) -> Misuse {
 
 /// Returns the entry of an id in a table, which grows as needed.
 #[inline]
-fn grow<T: Default>(table: &mut Vec<T>, index: u32) -> &mut T {
+pub(crate) fn grow<T: Default>(table: &mut Vec<T>, index: u32) -> &mut T {
     let index = index as usize;
     if table.len() <= index {
         grow_to(table, index + 1);

@@ -21,8 +21,23 @@ impl Order {
         self.calls += 1;
         let thread = op.thread;
         match op.kind {
-            Kind::Kernel { stream, .. }
-            | Kind::CopyPeer { stream, .. }
+            Kind::Kernel { stream, .. } => {
+                let runs = self.work(stream, thread, None, steps)?;
+                self.streams[stream.0 as usize].after_kernel = runs == Runs::Now;
+                Ok(runs)
+            }
+            Kind::DependentKernel { stream } => {
+                let follows_kernel = self.streams[stream.0 as usize].after_kernel;
+                let runs = self.work(stream, thread, None, steps)?;
+                if runs == Runs::Now {
+                    self.streams[stream.0 as usize].after_kernel = true;
+                    if follows_kernel {
+                        steps[0].early = Early::Kernels;
+                    }
+                }
+                Ok(runs)
+            }
+            Kind::CopyPeer { stream, .. }
             | Kind::Memset { stream }
             | Kind::MallocAsync { stream }
             | Kind::FreeAsync { stream } => self.work(stream, thread, None, steps),
@@ -223,9 +238,11 @@ impl Order {
         let Stream {
             kind,
             device,
+            ref mut after_kernel,
             ref link,
             ..
         } = self.streams[stream.0 as usize];
+        *after_kernel = false;
         if link.is_kept() {
             self.acts(stream);
         }

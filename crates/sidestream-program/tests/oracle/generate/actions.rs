@@ -172,6 +172,7 @@ impl Gen {
             w: writes,
             may_write,
             repeat,
+            programmatic: false,
         };
         self.work(t, s, &r, &w, act);
     }

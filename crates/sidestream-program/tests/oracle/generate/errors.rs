@@ -107,6 +107,7 @@ impl Gen {
                     w: Vec::new(),
                     may_write: Vec::new(),
                     repeat: None,
+                    programmatic: false,
                 },
                 1 => Act::MemsetAsync { s: d, to: buf },
                 2 => Act::Record { ev, s: d },

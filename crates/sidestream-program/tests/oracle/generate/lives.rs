@@ -30,6 +30,7 @@ impl Gen {
                     w: w.clone(),
                     may_write: Vec::new(),
                     repeat: None,
+                    programmatic: false,
                 };
                 self.work(t, s, &r, &w, act);
             }

@@ -11,7 +11,7 @@ struct Conflict<'a> {
     sides: (&'a Access, &'a Access),
     kind: Kind,
     adjacent: bool,
-    /// Whether the two conflict only if one writes that may only read.
+    /// Whether the two conflict only if one writes that may only read, or a kernel does not wait that may wait.
     guess: bool,
 }
 
@@ -98,7 +98,11 @@ impl Run<'_> {
                 if cells.is_empty() || (a.mode == Mode::Read && b.mode == Mode::Read) {
                     continue;
                 }
-                if self.graph.reaches(a.node, b.node) || self.graph.reaches(b.node, a.node) {
+                let running = self.early.get(&b.op);
+                let early = running.is_some_and(|running| running.contains(&a.op));
+                let ordered =
+                    self.graph.reaches(a.node, b.node) || self.graph.reaches(b.node, a.node);
+                if ordered && !early {
                     continue;
                 }
                 let pair = conflicts.entry((b.op, a.op, b.buffer.clone()));
@@ -106,7 +110,7 @@ impl Run<'_> {
                     sides: (a, b),
                     kind: kind_of(a, b),
                     adjacent: cells.iter().any(|&cell| self.adjacent(a, b, cell)),
-                    guess: is_guess(a, b),
+                    guess: early || is_guess(a, b),
                 });
             }
         }
@@ -175,7 +179,7 @@ impl Run<'_> {
             first: a.op,
             second: b.op,
             severity,
-            is_guess,
+            is_guess: is_guess || self.severity_of_waits(a, b) == Severity::Warn,
             places: (a.shown_place.clone(), b.shown_place.clone()),
         }
     }

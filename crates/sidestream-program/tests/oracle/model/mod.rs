@@ -96,7 +96,7 @@ pub struct Race {
     pub first: usize,
     pub second: usize,
     pub severity: Severity,
-    /// Whether the two race only if one writes that may only read: it is listed beside one that is certain.
+    /// Whether the two race only if a guess is right, which is listed beside a race that is certain.
     pub is_guess: bool,
     /// Where the two ran: the name of a stream or of a thread.
     pub places: (String, String),

@@ -48,7 +48,12 @@ impl Run<'_> {
     pub(super) fn act(&mut self, here: &mut Here, act: &Act) -> Result<(), &'static str> {
         match act {
             Act::Kernel {
-                s, r, w, may_write, ..
+                s,
+                r,
+                w,
+                may_write,
+                programmatic,
+                ..
             } => {
                 let stream = self.stream(s);
                 let captured = self.capturing(stream).is_some();
@@ -57,8 +62,16 @@ impl Run<'_> {
                 {
                     self.lints.push(("FOREIGN_DEVICE_LAUNCH", here.op));
                 }
+                let before = self.streams[stream].kernels.clone();
                 let node = self.submit_work(here, stream, s, r, w, false)?;
                 self.guesses(here, stream, s, may_write, node);
+                if node.is_some() {
+                    // R66: a kernel after an early one may start before that one is complete, or the ones before it.
+                    let mut running = if *programmatic { before } else { Vec::new() };
+                    self.early.insert(here.op, running.clone());
+                    running.push(here.op);
+                    self.streams[stream].kernels = running;
+                }
             }
             Act::MemsetAsync { s, to } => {
                 let stream = self.stream(s);

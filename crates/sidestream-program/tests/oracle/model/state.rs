@@ -15,6 +15,9 @@ pub(super) struct Stream {
     /// The capture that the stream takes part in, and the captured work that its next captured op depends on.
     pub(super) capture: Option<usize>,
     pub(super) captured: BTreeSet<usize>,
+    /// The last kernels of the stream, if nothing else was submitted since: one that starts after all work before it, and those
+    /// after it that may start early.
+    pub(super) kernels: Vec<usize>,
     /// Whether the last action of a legacy stream was a record or a wait. This only chooses between R14 and R17 as
     /// the name of an edge.
     pub(super) last_is_event: bool,
@@ -164,6 +167,8 @@ pub(super) struct Run<'a> {
     /// Maps a flag to the nodes that raised it since a thread last waited for it; if none did, to the nodes before
     /// that wait.
     pub(super) flags: HashMap<String, Flag>,
+    /// Maps a kernel that may start early to the kernels before it that need not be complete then.
+    pub(super) early: HashMap<usize, Vec<usize>>,
     /// Maps a word of memory to what streams wrote there: the value, the stream, the node, and whether it is fenced.
     pub(super) words: HashMap<String, Vec<(u64, usize, usize, bool)>>,
     /// The nodes that wait for what no op shows.
@@ -205,6 +210,7 @@ impl<'a> Run<'a> {
             buffers: HashMap::new(),
             regions: 0,
             flags: HashMap::new(),
+            early: HashMap::new(),
             words: HashMap::new(),
             outside_waits: Vec::new(),
             last_of_thread: HashMap::new(),

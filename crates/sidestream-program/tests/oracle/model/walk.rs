@@ -15,6 +15,7 @@ impl Run<'_> {
             last: None,
             capture: None,
             captured: BTreeSet::new(),
+            kernels: Vec::new(),
             last_is_event: false,
         });
         self.streams.len() - 1
@@ -187,6 +188,7 @@ impl Run<'_> {
             .graph
             .add_node(here.op, Point::Device(here.device_points));
         here.device_points += 1;
+        self.streams[stream].kernels.clear();
         // R3: nothing starts before its call. R19: the DMA of a pageable upload starts after the caller has read the
         // source.
         match here.host {

@@ -56,6 +56,7 @@ impl Act {
                 w,
                 may_write,
                 repeat,
+                programmatic,
             } => of(
                 "kernel",
                 &[
@@ -64,6 +65,7 @@ impl Act {
                     ("w", &List(w)),
                     ("may_write", &List(may_write)),
                     ("repeat", &maybe(repeat)),
+                    ("programmatic", &yes(*programmatic)),
                 ],
             ),
             Act::CopyAsync { s, from, to } => {

@@ -86,6 +86,7 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
             w: parts("w"),
             may_write: parts("may_write"),
             repeat: told.number("repeat").filter(|&n| n != 1),
+            programmatic: told.maybe("programmatic").as_deref() == Some("true"),
         },
         "copy_async" => Act::CopyAsync {
             s: text("s"),

@@ -1,0 +1,201 @@
+//! Rules of calls that only programs of the CUDA API make: the checker on racy programs and their repaired twins, judged by the
+//! oracle.
+
+use crate::readings::all;
+
+/// R61 to R63: a copy of a batch reads its source when its caller has chosen.
+#[test]
+fn a_batch_reads_its_source_in_the_chosen_order() {
+    all(&[
+        (
+            "in stream order: the host writes the source too early, pageable or not",
+            "",
+            "copy_batch, s: s1, from: P, to: A; host_write, buf: P; copy_batch, s: s1, from: H, to: A, source: stream; host_write, buf: H",
+            "HOST_WAR P 0 1; HOST_WAR H 2 3",
+            "copy_batch, s: s1, from: P, to: A; sync_stream, st: s1; host_write, buf: P",
+        ),
+        (
+            "during the call: earlier work of the stream may still write the source",
+            "",
+            "kernel, s: s1, w: [A]; copy_batch, s: s1, from: A, to: B, source: during_call",
+            "HOST_RAW A 0 1",
+            "kernel, s: s1, w: [A]; sync_stream, st: s1; copy_batch, s: s1, from: A, to: B, source: during_call",
+        ),
+        (
+            "during the call: the destination is written in stream order",
+            "",
+            "copy_batch, s: s1, from: P, to: A, source: during_call; host_write, buf: P; kernel, s: s2, r: [A]",
+            "RAW A 0 2",
+            "copy_batch, s: s1, from: P, to: A, source: during_call; host_write, buf: P; kernel, s: s1, r: [A]",
+        ),
+        (
+            "at any time: earlier work of the stream may still write the source",
+            "",
+            "copy_async, s: s1, from: A, to: H; copy_batch, s: s1, from: H, to: B, source: any",
+            "RAW H 0 1",
+            "copy_async, s: s1, from: A, to: H; copy_batch, s: s1, from: H, to: B",
+        ),
+        (
+            "at any time: a wait of the stream does not help, one of the host does",
+            "",
+            "kernel, s: s2, w: [A]; wait_stream, s: s1, src: s2; copy_batch, s: s1, from: A, to: B, source: any",
+            "RAW A 0 2",
+            "kernel, s: s2, w: [A]; sync_stream, st: s2; copy_batch, s: s1, from: A, to: B, source: any",
+        ),
+        (
+            "at any time: until the copy is complete",
+            "",
+            "copy_batch, s: s1, from: P, to: A, source: any; host_write, buf: P",
+            "HOST_WAR P 0 1",
+            "copy_batch, s: s1, from: P, to: A, source: any; kernel, s: s1, r: [A]; sync_stream, st: s1; host_write, buf: P",
+        ),
+        (
+            "at any time: the destination is written in stream order",
+            "",
+            "kernel, s: s2, r: [A]; copy_batch, s: s1, from: P, to: A, source: any",
+            "WAR A 0 1",
+            "kernel, s: s1, r: [A]; copy_batch, s: s1, from: P, to: A, source: any",
+        ),
+    ]);
+}
+
+/// R64, R65: a stream waits for a value that another wrote; where no write is known that ends the wait, or another process
+/// does, the wait may order anything.
+#[test]
+fn a_wait_for_a_value_or_for_another_process() {
+    all(&[
+        (
+            "the wait is for an earlier value",
+            "",
+            "write_value, s: s1, at: w, value: 1; kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 2; wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]",
+            "RAW A 1 4",
+            "write_value, s: s1, at: w, value: 1; kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 2; wait_value, s: s2, at: w, value: 2; kernel, s: s2, r: [A]",
+        ),
+        (
+            "the write comes before the work",
+            "",
+            "write_value, s: s1, at: w, value: 1; kernel, s: s1, w: [A]; wait_value, s: s2, at: w, value: 1, when: eq; kernel, s: s2, r: [A]",
+            "RAW A 1 3",
+            "kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 1; wait_value, s: s2, at: w, value: 1, when: eq; kernel, s: s2, r: [A]",
+        ),
+        (
+            "a write without a memory barrier",
+            "",
+            "kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 1, unfenced: true; wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]",
+            "RAW A 0 3",
+            "kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 1; wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]",
+        ),
+        (
+            "no write is known that ends the wait",
+            "",
+            "kernel, s: s1, w: [A]; wait_value, s: s2, at: w, value: 1, when: nor; kernel, s: s2, r: [A]; kernel, s: s3, r: [A]; wait_stream, s: s3, src: s2; kernel, s: s3, w: [A]",
+            "RAW A 0 2?; RAW A 0 3; WAW A 0 5?",
+            "kernel, s: s1, w: [A]; wait_value, s: s2, at: w, value: 1; wait_stream, s: s2, src: s1; kernel, s: s2, r: [A]",
+        ),
+        (
+            "a stream, and a thread, wait for another process",
+            "",
+            "kernel, s: s1, w: [M]; wait_outside, s: s2; kernel, s: s2, r: [M]; wait_outside; host_read, buf: M",
+            "RAW M 0 2?; HOST_RAW M 0 4?",
+            "kernel, s: s1, w: [M]; wait_outside, s: s2; wait_stream, s: s2, src: s1; kernel, s: s2, r: [M]",
+        ),
+    ]);
+}
+
+/// A kernel that receives memory may only read it: a race that needs a write is a warning, and hides no error.
+#[test]
+fn a_race_that_needs_a_guess_is_a_warning() {
+    all(&[
+        (
+            "against a read, and two of a kind",
+            "",
+            "kernel, s: s1, may_write: [A]; kernel, s: s2, r: [A], may_write: [B]; kernel, s: s3, may_write: [B]",
+            "RAW A 0 1?; RAW B 1 2?",
+            "kernel, s: s1, r: [A]; kernel, s: s2, r: [A], w: [B]; kernel, s: s3, r: [C]",
+        ),
+        (
+            "against a certain write, before and after",
+            "",
+            "memset_async, s: s1, to: A; kernel, s: s2, may_write: [A, B]; memset_async, s: s1, to: B",
+            "RAW A 0 1; WAR B 1 2",
+            "memset_async, s: s1, to: A; wait_stream, s: s2, src: s1; kernel, s: s2, may_write: [A, B]; wait_stream, s: s1, src: s2; memset_async, s: s1, to: B",
+        ),
+        (
+            "a guess between a write and a read",
+            "",
+            "memset_async, s: s1, to: A; kernel, s: s1, may_write: [A]; kernel, s: s2, r: [A]",
+            "RAW A 0 2; RAW A 1 2?",
+            "memset_async, s: s1, to: A; kernel, s: s1, may_write: [A]; wait_stream, s: s2, src: s1; kernel, s: s2, r: [A]",
+        ),
+        (
+            "a guess between a read and a write",
+            "",
+            "kernel, s: s1, r: [A]; kernel, s: s1, may_write: [A]; kernel, s: s1, r: [A]; memset_async, s: s2, to: A",
+            "WAR A 1 3; WAR A 2 3",
+            "kernel, s: s1, r: [A]; kernel, s: s1, may_write: [A]; kernel, s: s1, r: [A]; wait_stream, s: s2, src: s1; memset_async, s: s2, to: A",
+        ),
+        (
+            "two reads at the same sites as a write and a read are no less certain",
+            "",
+            "kernel, s: s1, may_write: [A], site: a; kernel, s: s2, r: [A], site: b; kernel, s: s1, w: [A], site: a; wait_stream, s: s1, src: s2; kernel, s: s2, r: [A], site: b",
+            "RAW A 0 1?; WAR A 1 2; RAW A 2 4",
+            "kernel, s: s1, r: [A], site: a; kernel, s: s2, r: [A], site: b",
+        ),
+        (
+            "the ends of lives are certain",
+            "",
+            "malloc_async, buf: A, s: s1; kernel, s: s2, may_write: [A]; free_async, buf: A, s: s1",
+            "UBA A 0 1; UAF A 1 2",
+            "malloc_async, buf: A, s: s1; kernel, s: s1, may_write: [A]; free_async, buf: A, s: s1",
+        ),
+        (
+            "a graph",
+            "",
+            "graph_launch, s: s1, g: g, may_write: [A]; kernel, s: s2, r: [A]",
+            "RAW A 0 1?",
+            "graph_launch, s: s1, g: g, may_write: [A]; wait_stream, s: s2, src: s1; kernel, s: s2, r: [A]",
+        ),
+    ]);
+}
+
+/// R66: a kernel that is launched programmatically may start before the kernels before it are complete, and may wait itself.
+#[test]
+fn a_programmatic_launch_may_start_early() {
+    all(&[
+        (
+            "what the kernel before it writes",
+            "",
+            "kernel, s: s1, w: [A]; kernel, s: s1, r: [A], programmatic: true",
+            "RAW A 0 1?",
+            "kernel, s: s1, w: [A]; kernel, s: s1, r: [A]",
+        ),
+        (
+            "what a kernel two launches before writes",
+            "",
+            "kernel, s: s1, w: [A]; kernel, s: s1, w: [B], programmatic: true; kernel, s: s1, r: [A], w: [B], programmatic: true",
+            "RAW A 0 2?; WAW B 1 2?",
+            "kernel, s: s1, w: [A]; kernel, s: s1, w: [B], programmatic: true; kernel, s: s1, r: [A], w: [B]",
+        ),
+        (
+            "not what comes before that kernel",
+            "",
+            "kernel, s: s1, w: [A, C]; kernel, s: s1, r: [C]; kernel, s: s1, r: [A], w: [C], programmatic: true",
+            "WAR C 1 2?",
+            "kernel, s: s1, w: [A, C]; kernel, s: s1, r: [C]; kernel, s: s1, r: [A], w: [B], programmatic: true",
+        ),
+        (
+            "a race that is certain is not hidden",
+            "",
+            "kernel, s: s2, r: [A]; kernel, s: s1, w: [B]; kernel, s: s1, r: [B], w: [A], programmatic: true",
+            "WAR A 0 2; RAW B 1 2?",
+            "kernel, s: s2, r: [A]; kernel, s: s1, w: [B]; wait_stream, s: s1, src: s2; kernel, s: s1, r: [B], w: [A], programmatic: true",
+        ),
+        (
+            "a copy before it has to be complete",
+            "",
+            "kernel, s: s1, w: [A]; kernel, s: s1, w: [A], programmatic: true",
+            "WAW A 0 1?",
+            "kernel, s: s1, w: [A]; copy_async, s: s1, from: A, to: H; kernel, s: s1, w: [A], programmatic: true; copy_async, s: s1, from: A, to: H",
+        ),
+    ]);
+}
