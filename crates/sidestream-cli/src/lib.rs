@@ -17,7 +17,8 @@ mod output;
 #[doc(hidden)]
 pub mod overlap;
 #[cfg(target_os = "linux")]
-mod program;
+#[doc(hidden)]
+pub mod program;
 mod reduce;
 mod roofline;
 mod run;

@@ -24,5 +24,7 @@ mod reduce;
 mod roofline;
 mod run;
 mod run_real;
+#[cfg(target_os = "linux")]
+mod symbols;
 mod text;
 mod trace;

@@ -31,7 +31,7 @@ pub enum Moment {
     Exit,
 }
 
-/// Does a pointer points to.
+/// What a pointer points to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Behind {
     /// So many words, by the pointer at this position. If it is null, they are zero.
@@ -44,7 +44,7 @@ pub enum Behind {
 /// A position among the words: first the arguments, then what is behind pointers.
 pub type Word = u8;
 
-/// Does a call does. Numbers of 4 bytes are in the lower half of their word.
+/// What a call does, with the positions of its operands. Numbers of 4 bytes are in the lower half of their word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Does {
     /// A context of a device comes to be: context, device, and the bit at which the device begins.
@@ -103,6 +103,21 @@ pub enum Does {
     LaunchEx(Word, Word, Word, Word),
     /// Stream.
     HostFunction(Word),
+    /// A batch of copies, as arrays: the first, of destinations; then come sources, sizes, `CUmemcpyAttributes`, and for each of
+    /// these the first copy that has them. The stream.
+    CopyBatch(Word, Word),
+    /// Destination, source, bytes, the first word of a `CUmemcpyAttributes`, stream.
+    CopyWith(Word, Word, Word, Word, Word),
+    /// Stream, address, value, the flags and the bit at which they begin.
+    WriteValue(Word, Word, Word, Word, u8),
+    /// Likewise.
+    WaitValue(Word, Word, Word, Word, u8),
+    /// Stream, `CUstreamBatchMemOpParams` as an array.
+    Values(Word, Word),
+    /// An event that another process records.
+    EventOpen(Word),
+    /// A stream that waits for what another process or library signals.
+    WaitOutside(Word),
     /// Stream; then, if the capture is one into a graph that exists: the graph and the nodes to depend on, as an array.
     BeginCapture(Word, Option<(Word, Word)>),
     /// Stream, graph.
@@ -239,6 +254,7 @@ pub const CALLS: &[ApiCall] = &[
 
     call([124, 0], "cuStreamCreate", 2, Exit, StreamCreate(2, 1), &[Words(0, 1)]),
     call([367, 0], "cuStreamCreateWithPriority", 2, Exit, StreamCreate(2, 1), &[Words(0, 1)]),
+    call([758, 0], "cuGreenCtxStreamCreate", 3, Exit, StreamCreate(3, 2), &[Words(0, 1)]),
     call([127, 0], "cuStreamDestroy", 1, Exit, StreamDestroy(0), &[]),
     call([326, 0], "cuStreamDestroy_v2", 1, Exit, StreamDestroy(0), &[]),
     call([126, 440], "cuStreamSynchronize", 1, Enter, StreamSynchronize(0), &[]),
@@ -310,6 +326,21 @@ pub const CALLS: &[ApiCall] = &[
     call([307, 442], "cuLaunchKernel", 8, Exit, Launch(0, 5, 6, Some(7)), &[]),
     call([477, 478], "cuLaunchCooperativeKernel", 7, Exit, Launch(0, 5, 6, None), &[]),
     call([652, 653], "cuLaunchKernelEx", 4, Exit, LaunchEx(1, 4, 2, 3), &[Words(0, 7), Array(9, 10, 9)]),
+    call([776, 777], "cuMemcpyBatchAsync", 9, Enter, CopyBatch(9, 8), &[Array(0, 3, 1), Array(1, 3, 1), Array(2, 3, 1), Array(4, 6, 3), Array(5, 6, 1)]),
+    call([796, 797], "cuMemcpyBatchAsync_v2", 8, Enter, CopyBatch(8, 7), &[Array(0, 3, 1), Array(1, 3, 1), Array(2, 3, 1), Array(4, 6, 3), Array(5, 6, 1)]),
+    call([837, 838], "cuMemcpyWithAttributesAsync", 5, Enter, CopyWith(0, 1, 2, 5, 4), &[Words(3, 3)]),
+    call([460, 461], "cuStreamWriteValue32", 3, Exit, WriteValue(0, 1, 2, 2, 32), &[]),
+    call([663, 664], "cuStreamWriteValue32_v2", 3, Exit, WriteValue(0, 1, 2, 2, 32), &[]),
+    call([475, 476], "cuStreamWriteValue64", 4, Exit, WriteValue(0, 1, 2, 3, 0), &[]),
+    call([665, 666], "cuStreamWriteValue64_v2", 4, Exit, WriteValue(0, 1, 2, 3, 0), &[]),
+    call([458, 459], "cuStreamWaitValue32", 3, Exit, WaitValue(0, 1, 2, 2, 32), &[]),
+    call([659, 660], "cuStreamWaitValue32_v2", 3, Exit, WaitValue(0, 1, 2, 2, 32), &[]),
+    call([473, 474], "cuStreamWaitValue64", 4, Exit, WaitValue(0, 1, 2, 3, 0), &[]),
+    call([661, 662], "cuStreamWaitValue64_v2", 4, Exit, WaitValue(0, 1, 2, 3, 0), &[]),
+    call([462, 463], "cuStreamBatchMemOp", 4, Exit, Values(0, 4), &[Array(2, 1, 6)]),
+    call([667, 668], "cuStreamBatchMemOp_v2", 4, Exit, Values(0, 4), &[Array(2, 1, 6)]),
+    call([335, 0], "cuIpcOpenEventHandle", 9, Exit, EventOpen(9), &[Words(0, 1)]),
+    call([492, 493], "cuWaitExternalSemaphoresAsync", 4, Exit, WaitOutside(3), &[]),
     call([527, 528], "cuLaunchHostFunc", 3, Exit, HostFunction(0), &[]),
     call([831, 832], "cuLaunchHostFunc_v2", 4, Exit, HostFunction(0), &[]),
     call([345, 437], "cuStreamAddCallback", 4, Exit, HostFunction(0), &[]),
@@ -379,6 +410,15 @@ impl ApiCall {
         !matches!(
             self.what,
             StreamQuery(..) | EventQuery(..) | EventElapsed(..)
+        )
+    }
+
+    /// Whether the destination and the source are in the memory of a device, by the call's name.
+    pub fn is_of_device(&self) -> (bool, bool) {
+        let is = |way| self.name.starts_with(way);
+        (
+            is("cuMemcpyHtoD") || is("cuMemcpyDtoD"),
+            is("cuMemcpyDtoH") || is("cuMemcpyDtoD"),
         )
     }
 

@@ -211,7 +211,8 @@ impl Listener {
                 Behind::Words(at, count) => (word(words, at), usize::from(count)),
                 Behind::Array(at, count, each) => {
                     let from = word(words, at);
-                    let all = word(words, count).saturating_mul(u64::from(each));
+                    // Half of the word may be padding.
+                    let all = u64::from(word(words, count) as u32).saturating_mul(u64::from(each));
                     let all = if from == 0 { 0 } else { all.min(MAX_BEHIND) };
                     words.push(all);
                     (from, all as usize)

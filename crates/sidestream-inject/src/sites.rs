@@ -44,8 +44,7 @@ impl Sites {
                 if known.modules.insert(bias) {
                     ring.write_text(Tag::Module, &[bias as u64], path.as_os_str().as_bytes());
                 }
-                // A return address is one past the call.
-                words.extend([bias as u64, (frame - bias - 1) as u64]);
+                words.extend([bias as u64, (frame - bias) as u64]);
             }
             ring.write(
                 Head {

@@ -1,6 +1,6 @@
 // A batch copy whose sources are read during the call, before the download that fills one is complete, though both are
 // in one stream. What overwrites a source after the call is in order.
-// expect: error RAW
+// expect: error RAW|HOST_RAW
 
 #include "program.cuh"
 

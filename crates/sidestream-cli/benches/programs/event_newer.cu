@@ -14,8 +14,8 @@ int main(int count, char **) {
     cudaStream_t copies[2] = {new_stream(), new_stream()}, compute = new_stream();
     cudaEvent_t uploaded = new_event();
 
+    for (float *&one : in) one = device_memory();
     for (int i = 0; i < 2; i++) {
-        in[i] = device_memory();
         must(cudaMemcpyAsync(in[i], host, BYTES, cudaMemcpyHostToDevice, copies[i])); // first
         must(cudaEventRecord(uploaded, copies[i]));
         if (repaired || i == 1) must(cudaStreamWaitEvent(compute, uploaded, 0));

@@ -1,6 +1,7 @@
 // A thread spins until a host function has raised a flag. The calls show neither the flag nor that it is missing; the
 // wait for it must not be taken for a race.
 // expect: unseen
+// repaired: warns
 
 #include "program.cuh"
 #include <atomic>

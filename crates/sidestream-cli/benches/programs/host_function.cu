@@ -1,5 +1,5 @@
 // A host function works on a download; another stream refills the buffer before that function has run.
-// expect: error WAW|HOST_WAW
+// expect: race WAW|HOST_WAW
 
 #include "program.cuh"
 

@@ -1,6 +1,6 @@
 // A process opens memory and an event of another. The other's event says nothing of what this process itself has in
 // flight: its download of the shared memory still has to wait for its own memset.
-// expect: error RAW
+// expect: race RAW
 
 #include "processes.cuh"
 

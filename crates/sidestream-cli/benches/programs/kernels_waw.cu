@@ -1,5 +1,5 @@
 // Two kernels write one buffer in two streams. That they write is a guess.
-// expect: warning WAW
+// expect: warning RAW|WAW
 
 #include "program.cuh"
 

@@ -1,6 +1,7 @@
 // A kernel that may start before its predecessor in the stream has ended (programmatic dependent launch), and does not
 // wait for its results. Repaired, it calls cudaGridDependencySynchronize.
 // expect: race RAW|WAW|WAR
+// repaired: warns
 
 #include "program.cuh"
 

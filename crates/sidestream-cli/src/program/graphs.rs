@@ -9,7 +9,8 @@ use sidestream::log::{Record, limits};
 use sidestream::op::*;
 use sidestream_inject::calls::{ApiCall, Does, Part, Word};
 
-use super::translate::{ADDRESSES, CopySide, Hears, Now, Process};
+use super::copies::Area;
+use super::translate::{ADDRESSES, Hears, Now, Process};
 
 /// What is known of the graphs of a process.
 #[derive(Default)]
@@ -432,7 +433,7 @@ impl Process {
                 Kind::kernel(stream)
             }
             Part::Copy(first) => {
-                let (to, from) = CopySide::both_3d(now, first);
+                let (to, from) = Area::both_3d(now, first);
                 let from = self.touched(from, Mode::Read, &mut accesses);
                 let to = self.touched(to, Mode::Write, &mut accesses);
                 let [from, to] = [from, to].map(|memory| memory.unwrap_or(Memory::Pageable));
@@ -440,9 +441,8 @@ impl Process {
             }
             Part::Memset(first) => {
                 let [at, pitch, each, width, height] = [0, 1, 2, 3, 4].map(|at| word(first + at));
-                let rows = pitch.saturating_mul(height.saturating_sub(1));
-                let bytes = rows.saturating_add(width.saturating_mul(each >> 32));
-                self.touched((at, bytes), Mode::Write, &mut accesses);
+                let area = Area::of_rows(at, width.saturating_mul(each >> 32), pitch, height);
+                self.touched(area, Mode::Write, &mut accesses);
                 Kind::Memset { stream }
             }
             Part::Host => Kind::HostFunc {

@@ -4,6 +4,7 @@
 //! ([`ring`]), from which the command makes operations ([`translate`]) while the program runs.
 
 mod check;
+mod copies;
 mod graphs;
 mod kernel;
 mod library;
@@ -11,6 +12,8 @@ mod memory;
 pub mod record;
 mod ring;
 mod session;
+#[doc(hidden)]
+pub mod symbols;
 mod translate;
 
 pub use check::main as check;

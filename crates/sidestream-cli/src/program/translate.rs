@@ -4,7 +4,7 @@
 //! blocking one; what a thread has waited for counts as known to every thread that calls later, since locks and queues between
 //! threads are not seen; a kernel touches the memory to which its parameters point, but only at that address.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use sidestream::log::{Record, Within};
@@ -15,9 +15,11 @@ use sidestream::op::{
 use sidestream_inject::calls::{ApiCall, CALLS, Does, Made, PARAMETER, Word};
 use sidestream_inject::wire::{CALL_WORDS, Head, Tag};
 
+use super::copies::Area;
 use super::graphs::Graphs;
 use super::kernel::KnownKernel;
 use super::memory::Allocations;
+use super::symbols::Symbols;
 
 /// Receives what a process did.
 pub trait Hears {
@@ -44,12 +46,22 @@ pub struct Process {
     kinds: Vec<(DeviceId, StreamKind)>,
     events: HashMap<u64, EventId>,
     spare_events: Vec<EventId>,
+    /// Events that other processes record.
+    foreign_events: HashSet<u64>,
+    /// The number of host functions that were submitted, and by thread how many of them it may have heard of.
+    host_functions: u32,
+    known_functions: Vec<u32>,
+    /// By address: the words of memory by which streams wait for each other.
+    pub(super) words: HashMap<u64, FlagId>,
     declared_events: u32,
     sites: HashMap<(u16, u64, u32), SiteId>,
     /// By load address: the files of code.
     modules: HashMap<u64, String>,
     /// By number: the places of calls.
     places: HashMap<u32, String>,
+    /// Likewise, those outside Python: the frames, each as the load address of its module and its address in that.
+    stacks: HashMap<u32, Vec<[u64; 2]>>,
+    symbols: Symbols,
     /// The buffer that stands for all addresses, in which all others lie.
     everything: Option<BufferId>,
     pub(super) buffers: u32,
@@ -82,13 +94,18 @@ const PER_THREAD: u64 = 2;
 /// A call that is being translated.
 pub(super) struct Now<'a> {
     pub(super) words: &'a [u64],
-    per_thread: bool,
+    pub(super) per_thread: bool,
     thread: ThreadId,
     pub(super) device: DeviceId,
     pub(super) site: SiteId,
 }
 
 impl Now<'_> {
+    /// Returns the words from a position on.
+    pub(super) fn words_at<const N: usize>(&self, first: Word) -> [u64; N] {
+        std::array::from_fn(|at| self.word(first + at as Word))
+    }
+
     pub(super) fn word(&self, at: Word) -> u64 {
         self.words.get(usize::from(at)).copied().unwrap_or(0)
     }
@@ -137,8 +154,7 @@ impl Process {
             Tag::Site => {
                 if let Some((&site, frames)) = record.split_first() {
                     let (frames, _) = frames.as_chunks();
-                    let place = self.native(frames);
-                    self.places.insert(site as u32, place);
+                    self.stacks.insert(site as u32, frames.to_vec());
                 }
             }
             Tag::Problem => self.problem = Some(remedy(&text(record, head.index))),
@@ -163,6 +179,7 @@ impl Process {
         let device = self.contexts.get(&before[1]).copied().unwrap_or_default();
         let thread = self.thread(thread, out);
         self.hand_over(thread, out);
+        self.told_by_functions(thread, out);
         let site = self.site(head.index, call, words, before[2] as u32, out);
         let now = Now {
             words,
@@ -217,10 +234,25 @@ impl Process {
                 self.op(now, Kind::CreateEvent { event: id }, &[], out);
             }
             Does::EventDestroy(event) => {
+                self.foreign_events.remove(&word(event));
                 if let Some(id) = self.events.remove(&word(event)) {
                     self.op(now, Kind::DestroyEvent { event: id }, &[], out);
                     self.spare_events.push(id);
                 }
+            }
+            Does::EventOpen(event) => {
+                self.foreign_events.insert(word(event));
+            }
+            Does::WaitOutside(stream) => {
+                let stream = Some(self.stream(now, word(stream), out));
+                self.op(now, Kind::WaitOutside { stream }, &[], out);
+            }
+            Does::EventWait(stream, event) if self.foreign_events.contains(&word(event)) => {
+                let stream = Some(self.stream(now, word(stream), out));
+                self.op(now, Kind::WaitOutside { stream }, &[], out);
+            }
+            Does::EventSynchronize(event) if self.foreign_events.contains(&word(event)) => {
+                self.waits(now, Kind::WaitOutside { stream: None }, out);
             }
             Does::EventRecord(event, stream) => {
                 let event = self.event(word(event), out);
@@ -296,53 +328,56 @@ impl Process {
                 }
             }
             Does::Copy(to, from, bytes, stream) => {
-                let stream = stream.map(word);
-                self.copy(
-                    now,
-                    (word(to), word(bytes)),
-                    (word(from), word(bytes)),
-                    stream,
-                    out,
-                );
+                let side = |at| Area::of_bytes(word(at), word(bytes));
+                let of_device = call.is_of_device();
+                self.copy(now, side(to), side(from), of_device, stream.map(word), out);
             }
             Does::Copy2D(first, stream) => {
-                let (height, width) = (word(first + 15), word(first + 14));
-                let side = |first| CopySide::of(now, first, 6).area(width, height, 1);
-                let stream = stream.map(word);
-                self.copy(now, side(first + 7), side(first), stream, out);
+                let (to, from) = Area::both_2d(now, first);
+                self.copy(now, to, from, (false, false), stream.map(word), out);
             }
             Does::Copy3D(first, stream) => {
-                let (to, from) = CopySide::both_3d(now, first);
-                self.copy(now, to, from, stream.map(word), out);
+                let (to, from) = Area::both_3d(now, first);
+                self.copy(now, to, from, (false, false), stream.map(word), out);
             }
+            Does::CopyBatch(first, stream) => self.batch(now, first, word(stream), out),
+            Does::CopyWith(to, from, bytes, order, stream) => {
+                let side = |at| Area::of_bytes(word(at), word(bytes));
+                self.copy_with(now, side(to), side(from), word(order), word(stream), out);
+            }
+            Does::WriteValue(stream, at, value, flags, shift) => {
+                let at = (word(at), word(value));
+                self.value(now, word(stream), at, word(flags) >> shift, true, out);
+            }
+            Does::WaitValue(stream, at, value, flags, shift) => {
+                let at = (word(at), word(value));
+                self.value(now, word(stream), at, word(flags) >> shift, false, out);
+            }
+            Does::Values(stream, all) => self.values(now, word(stream), now.array(all), out),
             Does::Memset(at, count, bytes, stream) => {
                 let bytes = word(count).saturating_mul(u64::from(bytes));
-                self.memset(now, word(at), bytes, stream.map(word), out);
+                self.memset(now, Area::of_bytes(word(at), bytes), stream.map(word), out);
             }
             Does::Memset2D(at, pitch, width, height, bytes, stream) => {
-                let rows = word(pitch).saturating_mul(word(height).saturating_sub(1));
-                let bytes = rows.saturating_add(word(width).saturating_mul(u64::from(bytes)));
-                self.memset(now, word(at), bytes, stream.map(word), out);
+                let width = word(width).saturating_mul(u64::from(bytes));
+                let area = Area::of_rows(word(at), width, word(pitch), word(height));
+                self.memset(now, area, stream.map(word), out);
             }
             Does::Launch(kernel, stream, ..) => {
                 let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
-                self.launch(now, word(kernel), word(stream), rest, out);
+                self.launch(now, word(kernel), word(stream), false, rest, out);
             }
             Does::LaunchEx(kernel, config, ..) => {
                 let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
-                self.launch(now, word(kernel), word(config + 4), rest, out);
+                // `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+                let mut attributes = now.array(config + 7).chunks_exact(9);
+                let early = attributes.any(|one| one[0] as u32 == 6 && one[1] as u32 != 0);
+                self.launch(now, word(kernel), word(config + 4), early, rest, out);
             }
             Does::HostFunction(stream) => {
-                let stream = self.stream(now, word(stream), out);
-                self.op(
-                    now,
-                    Kind::HostFunc {
-                        stream,
-                        raises: None,
-                    },
-                    &[],
-                    out,
-                );
+                let (stream, raises) = (self.stream(now, word(stream), out), None);
+                self.op(now, Kind::HostFunc { stream, raises }, &[], out);
+                self.host_functions += 1;
             }
             _ => self.graph(call, now, out),
         }
@@ -350,92 +385,24 @@ impl Process {
 
     // -------------------------------------------------------------- work
 
-    fn copy(
-        &mut self,
-        now: &Now<'_>,
-        to: (u64, u64),
-        from: (u64, u64),
-        stream: Option<u64>,
-        out: &mut dyn Hears,
-    ) {
-        let mut accesses = Accesses::new();
-        let from_memory = self.touched(from, Mode::Read, &mut accesses);
-        let to_memory = self.touched(to, Mode::Write, &mut accesses);
-        // The driver guesses in the same way where it is told an address only.
-        let (from, to) = (
-            from_memory.unwrap_or(Memory::Pageable),
-            to_memory.unwrap_or(Memory::Pageable),
-        );
-        match stream {
-            Some(stream) => {
-                let stream = self.stream(now, stream, out);
-                self.op(now, Kind::Copy { stream, from, to }, &accesses, out);
-            }
-            None if now.per_thread => {
-                let stream = self.stream(now, 0, out);
-                self.op(now, Kind::Copy { stream, from, to }, &accesses, out);
-                if from.is_host() || to.is_host() {
-                    self.waits(now, Kind::SyncStream { stream }, out);
-                }
-            }
-            None => {
-                self.blocks(now, out);
-                self.op(now, Kind::CopyBlocking { from, to }, &accesses, out);
-                if from.is_host() || to.is_host() {
-                    self.waited = Some(now.thread);
-                }
-            }
-        }
-    }
-
-    fn memset(
-        &mut self,
-        now: &Now<'_>,
-        at: u64,
-        bytes: u64,
-        stream: Option<u64>,
-        out: &mut dyn Hears,
-    ) {
-        let mut accesses = Accesses::new();
-        let to = self
-            .touched((at, bytes), Mode::Write, &mut accesses)
-            .unwrap_or(Memory::Device);
-        match stream {
-            None if !now.per_thread => {
-                self.blocks(now, out);
-                self.op(now, Kind::MemsetBlocking { to }, &accesses, out);
-            }
-            stream => {
-                let stream = self.stream(now, stream.unwrap_or(0), out);
-                self.op(now, Kind::Memset { stream }, &accesses, out);
-            }
-        }
-    }
-
-    /// Appends the access to some bytes from an address on, if they are in known memory; returns its kind.
-    pub(super) fn touched(
-        &mut self,
-        (at, bytes): (u64, u64),
-        mode: Mode,
-        into: &mut Accesses,
-    ) -> Option<Memory> {
-        let range = self.memory.at(at)?;
-        range.is_in_parts |= at != range.start || at.saturating_add(bytes) < range.end;
-        into.push(range.access(at, bytes, mode));
-        Some(range.memory)
-    }
-
     fn launch(
         &mut self,
         now: &Now<'_>,
         kernel: u64,
         stream: u64,
+        is_dependent: bool,
         rest: &[u64],
         out: &mut dyn Hears,
     ) {
+        self.current(now, out);
         let stream = self.stream(now, stream, out);
         let accesses = self.kernel_accesses(kernel, rest);
-        self.op(now, Kind::kernel(stream), &accesses, out);
+        let kind = if is_dependent {
+            Kind::DependentKernel { stream }
+        } else {
+            Kind::kernel(stream)
+        };
+        self.op(now, kind, &accesses, out);
     }
 
     /// Returns the accesses of a kernel, by what follows a launch's other words.
@@ -545,13 +512,25 @@ impl Process {
     }
 
     /// A call by which its thread waits for the device, or learns that it has completed something.
-    fn waits(&mut self, now: &Now<'_>, kind: Kind, out: &mut dyn Hears) {
+    pub(super) fn waits(&mut self, now: &Now<'_>, kind: Kind, out: &mut dyn Hears) {
         self.op(now, kind, &[], out);
         self.waited = Some(now.thread);
     }
 
+    /// The thread has waited for the device in another call.
+    pub(super) fn has_waited(&mut self, now: &Now<'_>) {
+        self.waited = Some(now.thread);
+    }
+
+    /// Memory of a device that no call made known, such as a variable of the program.
+    pub(super) fn found(&mut self, now: &Now<'_>, at: u64, bytes: u64, out: &mut dyn Hears) {
+        if self.memory.at(at).is_none() {
+            self.made(now, at, bytes, Memory::Device, Kind::CudaMalloc, out);
+        }
+    }
+
     /// Declares what calls without a stream use: the thread's device, and its legacy stream.
-    fn blocks(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
+    pub(super) fn blocks(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
         self.stream(now, LEGACY, out);
         self.current(now, out);
     }
@@ -590,6 +569,22 @@ impl Process {
         }
     }
 
+    /// A function in a stream may have told the thread that it ran, by means that are not seen.
+    fn told_by_functions(&mut self, thread: ThreadId, out: &mut dyn Hears) {
+        let known = &mut self.known_functions[thread.0 as usize];
+        if std::mem::replace(known, self.host_functions) != self.host_functions {
+            let site = self.sites[&(u16::MAX, 0, 0)];
+            let now = Now {
+                words: &[],
+                per_thread: false,
+                thread,
+                device: DeviceId(0),
+                site,
+            };
+            self.waits(&now, Kind::WaitOutside { stream: None }, out);
+        }
+    }
+
     fn thread(&mut self, number: u32, out: &mut dyn Hears) -> ThreadId {
         if let Some(&known) = self.threads.get(&number) {
             return known;
@@ -606,16 +601,19 @@ impl Process {
         out.take(&Record::thread(name));
         self.threads.insert(number, id);
         self.devices.push(DeviceId(0));
+        self.known_functions.push(0);
         id
     }
 
-    /// Returns what to call a native place: the innermost frame that is the program's own.
-    fn native(&mut self, frames: &[[u64; 2]]) -> String {
-        let Some([module, address]) = frames.first() else {
-            return String::new();
-        };
-        let path = self.modules.get(module).map_or("", String::as_str);
-        format!("{path}+{address:#x}")
+    /// Returns a place in the program's sources.
+    fn place(&mut self, place: u32, kernel: Option<&str>) -> Option<String> {
+        if let Some(line) = self.places.get(&place) {
+            return Some(line.clone());
+        }
+        let known =
+            |[module, address]: &[u64; 2]| Some((self.modules.get(module)?.into(), *address));
+        let stack: Vec<_> = self.stacks.get(&place)?.iter().filter_map(known).collect();
+        Some(self.symbols.site(&stack, kernel))
     }
 
     fn site(
@@ -627,18 +625,19 @@ impl Process {
         out: &mut dyn Hears,
     ) -> SiteId {
         let kernel = call.kernel(words).map_or(0, |[kernel, ..]| kernel);
+        if let Some(&known) = self.sites.get(&(row, kernel, place)) {
+            return known;
+        }
+        let named = self.kernels.get(&kernel).map(|kernel| kernel.name.clone());
+        let named = named.filter(|name| !name.is_empty());
+        let what = named.as_deref().unwrap_or(call.name);
+        match self.place(place, named.as_deref()) {
+            Some(place) => out.take(&Record::site(format!("{what} at {place}"))),
+            None => out.take(&Record::site(what)),
+        }
         let fresh = SiteId(self.sites.len() as u32);
-        *self.sites.entry((row, kernel, place)).or_insert_with(|| {
-            let text = match self.kernels.get(&kernel) {
-                Some(kernel) if !kernel.name.is_empty() => &kernel.name,
-                _ => call.name,
-            };
-            match self.places.get(&place) {
-                Some(place) => out.take(&Record::site(format!("{text} at {place}"))),
-                None => out.take(&Record::site(text)),
-            }
-            fresh
-        })
+        self.sites.insert((row, kernel, place), fresh);
+        fresh
     }
 
     pub(super) fn stream(&mut self, now: &Now<'_>, handle: u64, out: &mut dyn Hears) -> StreamId {
@@ -709,69 +708,6 @@ impl Process {
             self.declared_events += 1;
             id
         })
-    }
-}
-
-/// One side of a copy of an area.
-pub(super) struct CopySide {
-    start: u64,
-    pitch: u64,
-    slice: u64,
-}
-
-impl CopySide {
-    /// The side of `CUDA_MEMCPY2D` whose fields begin at this word.
-    fn of(now: &Now<'_>, first: Word, pitch: Word) -> CopySide {
-        let [x, y, kind, host, device] = [0, 1, 2, 3, 4].map(|at| now.word(first + at));
-        let pitch = now.word(first + pitch);
-        let start = CopySide::address(kind, host, device);
-        CopySide {
-            start: start.wrapping_add(x).wrapping_add(y.wrapping_mul(pitch)),
-            pitch,
-            slice: 0,
-        }
-    }
-
-    /// The destination and the source of a `CUDA_MEMCPY3D`: the addresses, and the numbers of bytes from first to last.
-    pub(super) fn both_3d(now: &Now<'_>, first: Word) -> ((u64, u64), (u64, u64)) {
-        let [width, height, depth] = [22, 23, 24].map(|at| now.word(first + at));
-        let side = |first| CopySide::of_3d(now, first).area(width, height, depth);
-        (side(first + 11), side(first))
-    }
-
-    /// The side of `CUDA_MEMCPY3D` whose fields begin at this word.
-    fn of_3d(now: &Now<'_>, first: Word) -> CopySide {
-        let [x, y, z, kind, host, device] = [0, 1, 2, 4, 5, 6].map(|at| now.word(first + at));
-        let [pitch, height] = [9, 10].map(|at| now.word(first + at));
-        let slice = pitch.wrapping_mul(height);
-        let start = CopySide::address(kind, host, device).wrapping_add(x);
-        let start = start
-            .wrapping_add(y.wrapping_mul(pitch))
-            .wrapping_add(z.wrapping_mul(slice));
-        CopySide {
-            start,
-            pitch,
-            slice,
-        }
-    }
-
-    /// The address, by `CUmemorytype`: of the host (1), or of the device (2) or unified (4). An array (3) has none.
-    fn address(kind: u64, host: u64, device: u64) -> u64 {
-        match kind as u32 {
-            1 => host,
-            2 | 4 => device,
-            _ => 0,
-        }
-    }
-
-    /// The address and the number of bytes from the first to the last.
-    fn area(&self, width: u64, height: u64, depth: u64) -> (u64, u64) {
-        let rows = self.pitch.saturating_mul(height.saturating_sub(1));
-        let slices = self.slice.saturating_mul(depth.saturating_sub(1));
-        (
-            self.start,
-            slices.saturating_add(rows).saturating_add(width),
-        )
     }
 }
 
