@@ -48,7 +48,8 @@ struct Terms {
 
 /// A subscription, by which the calls are heard.
 pub struct Cupti {
-    library: Library,
+    /// The library.
+    pub library: Library,
     subscriber: Subscriber,
 }
 
@@ -63,8 +64,12 @@ pub enum NotSubscribed {
 }
 
 impl Cupti {
-    /// Subscribes. Nothing is heard yet.
-    pub fn subscribe(library: Library, callback: Callback) -> Result<Cupti, NotSubscribed> {
+    /// Subscribes. Nothing is heard yet. Who does not share keeps other profilers out, or is kept out by them.
+    pub fn subscribe(
+        library: Library,
+        callback: Callback,
+        shares: bool,
+    ) -> Result<Cupti, NotSubscribed> {
         // `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
         const TAKEN: c_int = 39;
         // `CUPTI_ERROR_INVALID_PARAMETER`.
@@ -81,6 +86,17 @@ impl Cupti {
                 library.function::<AloneFn>(c"cuptiSubscribe"),
             )
         };
+        if let (Some(subscribe), false) = (alone, shares) {
+            // The functions for activity records that exist in all versions go with this one.
+            // SAFETY: as below.
+            let answer = unsafe { subscribe(&mut subscriber, callback, std::ptr::null_mut()) };
+            if answer == 0 {
+                return Ok(Cupti {
+                    library,
+                    subscriber,
+                });
+            }
+        }
         let answer = match (shared, alone) {
             (Some(subscribe), _) => {
                 let mut terms = Terms {
@@ -88,7 +104,7 @@ impl Cupti {
                     name: c"sidestream".as_ptr(),
                     other: other.as_mut_ptr(),
                     other_bytes: other.len(),
-                    shares: 1,
+                    shares: u8::from(shares),
                 };
                 let mut ask = |bytes| {
                     terms.bytes = bytes;

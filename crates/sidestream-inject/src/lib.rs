@@ -10,6 +10,8 @@
 
 #![cfg_attr(not(injected), allow(dead_code))]
 
+#[cfg(target_os = "linux")]
+mod activity;
 pub mod calls;
 #[cfg(target_os = "linux")]
 mod cupti;
@@ -17,6 +19,8 @@ mod cupti;
 mod kernels;
 #[cfg(target_os = "linux")]
 mod listen;
+#[cfg(target_os = "linux")]
+mod nvtx;
 #[cfg(target_os = "linux")]
 mod python;
 #[cfg(target_os = "linux")]
@@ -33,10 +37,12 @@ pub mod wire;
 #[cfg(not(injected))]
 pub const SOURCES: &[(&str, &str)] = &[
     ("lib.rs", include_str!("lib.rs")),
+    ("activity.rs", include_str!("activity.rs")),
     ("calls.rs", include_str!("calls.rs")),
     ("cupti.rs", include_str!("cupti.rs")),
     ("kernels.rs", include_str!("kernels.rs")),
     ("listen.rs", include_str!("listen.rs")),
+    ("nvtx.rs", include_str!("nvtx.rs")),
     ("python.rs", include_str!("python.rs")),
     ("ring.rs", include_str!("ring.rs")),
     ("sites.rs", include_str!("sites.rs")),

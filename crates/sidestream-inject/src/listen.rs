@@ -5,13 +5,14 @@ use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
+use crate::activity;
 use crate::calls::{ApiCall, Behind, CALLS, Does, Moment, Part};
 use crate::cupti::{Cupti, DRIVER, Data, NotSubscribed};
 use crate::kernels::{Kernels, LaunchArguments, text};
 use crate::ring::SharedRing;
 use crate::sites::Sites;
 use crate::system::{self, Library};
-use crate::wire::{CALL_WORDS, CUPTI, FOLDER, Head, LIGHT, READER, Tag};
+use crate::wire::{CALL_WORDS, CUPTI, FOLDER, Head, LIGHT, PROFILE, READER, Tag};
 
 struct Listener {
     ring: SharedRing,
@@ -50,11 +51,11 @@ fn begin() {
     let Some(ring) = SharedRing::create(&variable(FOLDER), reader) else {
         return;
     };
-    let is_light = variable(LIGHT) == "1";
+    let (is_light, profile) = (variable(LIGHT) == "1", variable(PROFILE));
     let mut rows = vec![0; 1024];
     for (row, call) in CALLS.iter().enumerate() {
         for (id, per_thread) in call.ids.into_iter().zip([0, PER_THREAD]) {
-            if id != 0 && (!is_light || call.is_light()) {
+            if id != 0 && profile.is_empty() && (!is_light || call.is_light()) {
                 rows[usize::from(id)] = (row as u16 + 1) | per_thread;
             }
         }
@@ -72,7 +73,14 @@ fn begin() {
         return;
     };
     system::at_end(end, in_child);
-    match subscribe(&variable(CUPTI)) {
+    let subscribed = subscribe(&variable(CUPTI), profile.is_empty());
+    let recorded = subscribed.and_then(|cupti| {
+        if !profile.is_empty() {
+            activity::begin(cupti.library, &listener.ring, &profile)?;
+        }
+        Ok(cupti)
+    });
+    match recorded {
         Ok(cupti) => {
             let known = |id: &(usize, &u16)| *id.1 != 0 && !cupti.hear(id.0 as u16);
             let unknown = listener.rows.iter().enumerate().filter(known).count();
@@ -84,7 +92,7 @@ fn begin() {
     }
 }
 
-fn subscribe(files: &str) -> Result<Cupti, String> {
+fn subscribe(files: &str, shares: bool) -> Result<Cupti, String> {
     // A library that the program has loaded comes first: two in one process would be in each other's way.
     const LOADED: [&str; 3] = ["libcupti.so.13", "libcupti.so.12", "libcupti.so"];
     let loaded = LOADED.into_iter().find_map(Library::loaded);
@@ -98,7 +106,7 @@ fn subscribe(files: &str) -> Result<Cupti, String> {
         .or_else(given)
         .or_else(|| LOADED.into_iter().find_map(Library::open));
     let library = library.ok_or("no CUPTI")?;
-    Cupti::subscribe(library, heard).map_err(|refused| match refused {
+    Cupti::subscribe(library, heard, shares).map_err(|refused| match refused {
         NotSubscribed::Unknown => "CUPTI has no function cuptiSubscribe".to_owned(),
         NotSubscribed::Taken(name) => format!("taken {name}"),
         NotSubscribed::Error(code) => format!("CUPTI's error {code}"),
@@ -106,6 +114,7 @@ fn subscribe(files: &str) -> Result<Cupti, String> {
 }
 
 extern "C" fn end() {
+    activity::end();
     if let Some(listener) = LISTENER.get() {
         listener.ring.write_text(Tag::End, &[], b"");
     }

@@ -57,7 +57,7 @@ impl SharedRing {
     /// Writes a record; the head gets its number of words. Waits while the ring is full.
     pub fn write(&self, head: Head, rest: &[u64]) {
         let words = rest.len() + 1;
-        if words > MAX_WORDS || self.is_closed.load(Ordering::Relaxed) {
+        if words > MAX_WORDS || !self.is_open() {
             return;
         }
         let Ok(mut written) = self.written.lock() else {
@@ -129,6 +129,11 @@ impl SharedRing {
             },
             &words,
         );
+    }
+
+    /// Whether what is written is read.
+    pub fn is_open(&self) -> bool {
+        !self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Writes nothing from now on.

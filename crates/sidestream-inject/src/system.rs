@@ -30,6 +30,11 @@ const RTLD_NOLOAD: c_int = 4;
 #[derive(Clone, Copy)]
 pub struct Library(*mut c_void);
 
+// SAFETY: functions of a library may be looked up in any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
 impl Library {
     /// Loads a library, or returns it if it is loaded already.
     pub fn open(file: &str) -> Option<Library> {

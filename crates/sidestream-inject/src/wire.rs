@@ -31,6 +31,9 @@ pub const READER: &str = "SIDESTREAM_READER";
 pub const CUPTI: &str = "SIDESTREAM_CUPTI";
 /// The environment variable that is `1` if only launches, copies, records and waits are to be heard, without call sites.
 pub const LIGHT: &str = "SIDESTREAM_LIGHT";
+/// The environment variable that asks for activity records in place of calls: for how many milliseconds (0: to the end), how
+/// many ranges (0: to the end), and the name of the range that begins the recording (none: at once), separated by commas.
+pub const PROFILE: &str = "SIDESTREAM_PROFILE";
 
 /// The largest number of words of a record.
 pub const MAX_WORDS: usize = 1 << 14;
@@ -59,12 +62,24 @@ pub enum Tag {
     Site = 8,
     /// A place in Python: its number and line, then the file and the function as bytes, with a line feed between them.
     Line = 9,
+    /// The name of a kernel, device or function: its number, and its bytes.
+    Name = 10,
+    /// An activity record of CUPTI, without its end. Its name is a number of [`Tag::Name`].
+    Activity = 11,
+    /// A range that the program named: its start, end and thread, and its name as bytes.
+    Range = 12,
+    /// Recording is possible: the time, on the clock of all times; the rank and the number of ranks, as bytes.
+    Began = 13,
+    /// How many records were dropped.
+    Dropped = 14,
+    /// All that was asked for is written.
+    Stopped = 15,
 }
 
 impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
-        const ALL: [Tag; 9] = [
+        const ALL: [Tag; 15] = [
             Tag::Call,
             Tag::Kernel,
             Tag::Problem,
@@ -74,6 +89,12 @@ impl Tag {
             Tag::Module,
             Tag::Site,
             Tag::Line,
+            Tag::Name,
+            Tag::Activity,
+            Tag::Range,
+            Tag::Began,
+            Tag::Dropped,
+            Tag::Stopped,
         ];
         ALL.into_iter().find(|tag| *tag as u8 == number)
     }
@@ -118,3 +139,24 @@ pub const FRAMES: usize = 8;
 
 /// The number of words of a call before its arguments.
 pub const CALL_WORDS: usize = 4;
+
+/// The kinds of activity records, as CUPTI numbers them: a copy.
+pub const MEMCPY: u32 = 1;
+/// Memory that is set.
+pub const MEMSET: u32 = 2;
+/// A call of the driver. The number of its name is its first word.
+pub const DRIVER: u32 = 4;
+/// A call of the runtime.
+pub const RUNTIME: u32 = 5;
+/// A device.
+pub const DEVICE: u32 = 8;
+/// A kernel.
+pub const KERNEL: u32 = 10;
+/// A copy between devices.
+pub const PEER: u32 = 22;
+/// A wait.
+pub const SYNC: u32 = 38;
+/// The position of the name among the words of a kernel.
+pub const KERNEL_NAME: usize = 13;
+/// The position of the name among the words of a device.
+pub const DEVICE_NAME: usize = 17;

@@ -19,6 +19,7 @@ use sidestream_diagnose::{
 };
 
 use crate::failure::{Exit, Failure, SUCCESS, print, tell};
+use crate::program::{self, Recorded};
 use crate::width::{Width, terminal};
 use tables::Tables;
 use written::Written;
@@ -28,14 +29,15 @@ use written::Written;
 /// Reads the JSON of PyTorch's profiler (.json or .json.gz), exports of Nsight Systems (`nsys export
 /// --type sqlite`), and the traces that sidestream writes.
 /// A folder means all traces in it, such as one for each rank: traces that state their ranks are also analyzed together; with
-/// more than eight traces, only together. Nothing is run, and no GPU is needed.
+/// more than eight traces, only together. No GPU is needed, except for `diagnose -- PROGRAM`: that runs any CUDA program, records
+/// it and reads the trace.
 ///
 /// Exit code: 0 every trace was read, 2 one was not, or two cannot be compared. With --gate: 0 no step is shown to be slower than
 /// the gate allows, 1 one is, 2 a trace cannot be read, 3 the traces do not tell. If several apply, it is the first of 2, 1, 3.
 #[derive(Parser)]
 pub struct Args {
     /// Traces, or folders of traces
-    #[arg(required = true, value_name = "TRACE")]
+    #[arg(required_unless_present = "program", value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Print one line of JSON for each trace instead of text
     #[arg(long)]
@@ -62,6 +64,8 @@ pub struct Args {
     width: Width,
     #[command(flatten)]
     written: Written,
+    #[command(flatten)]
+    recorded: Recorded,
 }
 
 /// Returns the short help of `--what-if`: the forms of its changes.
@@ -89,7 +93,18 @@ enum WhatIf {
 }
 
 /// Runs the command.
-pub fn main(args: &Args) -> Result<Exit, Failure> {
+pub fn main(mut args: Args) -> Result<Exit, Failure> {
+    let recorded = std::mem::take(&mut args.recorded);
+    if recorded.program.is_empty() {
+        return of_traces(&args);
+    }
+    program::profile(&recorded, args.json, |traces| {
+        args.traces = traces;
+        of_traces(&args)
+    })
+}
+
+fn of_traces(args: &Args) -> Result<Exit, Failure> {
     let options = Options {
         link_gb_per_s: args.link_gbps,
         what_if: sets(&args.what_if)?,

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{env, fs, io, thread};
 
 use sidestream_inject::wire;
 
@@ -23,6 +23,12 @@ pub struct Options {
     /// speed
     #[arg(long)]
     pub light: bool,
+    /// What to record of devices in place of calls: see [`wire::PROFILE`].
+    #[arg(skip)]
+    pub profile: Option<String>,
+    /// Whether the program's output goes to standard error, because standard output is JSON.
+    #[arg(skip)]
+    pub is_quiet: bool,
 }
 
 /// A program that runs, and the rings of its processes.
@@ -63,6 +69,13 @@ impl<T: Hears> Session<T> {
         let started = library::written(&folder).and_then(|library| {
             let mut command = Command::new(name);
             command.args(arguments);
+            if let Some(profile) = &options.profile {
+                command.env(wire::PROFILE, profile);
+                command.env("NVTX_INJECTION64_PATH", &library);
+            }
+            if options.is_quiet {
+                command.stdout(io::stderr());
+            }
             command.env("CUDA_INJECTION64_PATH", library);
             command.env(wire::FOLDER, &folder);
             command.env(wire::LIGHT, if options.light { "1" } else { "" });
@@ -90,7 +103,16 @@ impl<T: Hears> Session<T> {
     }
 
     /// Listens until the program has ended.
-    pub fn listen(mut self) -> Result<Finished<T>, Failure> {
+    pub fn listen(self) -> Result<Finished<T>, Failure> {
+        self.listen_until(|_| ())
+    }
+
+    /// Listens until the program has ended. Calls `done` once: when all that was asked for has arrived, or at the end.
+    pub fn listen_until(
+        mut self,
+        done: impl FnOnce(&mut [(SharedRing, Process, T)]),
+    ) -> Result<Finished<T>, Failure> {
+        let mut done = Some(done);
         let mut problems = Vec::new();
         let status = loop {
             // What is written before the program ends is read after it has ended.
@@ -119,6 +141,11 @@ impl<T: Hears> Session<T> {
                 if ended.is_none() && is_new {
                     self.open(&mut problems);
                 }
+            }
+            let is_done = !self.processes.is_empty()
+                && self.processes.iter().all(|(.., told)| told.is_done());
+            if let Some(done) = done.take_if(|_| is_done || ended.is_some()) {
+                done(&mut self.processes);
             }
             match ended {
                 Some(status) => break status,

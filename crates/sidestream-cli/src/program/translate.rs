@@ -25,6 +25,14 @@ use super::symbols::Symbols;
 pub trait Hears {
     /// Takes the next declaration or call.
     fn take(&mut self, record: &Record<'_>);
+
+    /// Takes a record of the ring that is none of a call.
+    fn activity(&mut self, _: Head, _: &[u64]) {}
+
+    /// Whether all that was asked for has arrived, though the program may go on.
+    fn is_done(&self) -> bool {
+        false
+    }
 }
 
 /// The state of a process, as its calls told it.
@@ -160,6 +168,7 @@ impl Process {
             Tag::Problem => self.problem = Some(remedy(&text(record, head.index))),
             Tag::End => self.has_ended = true,
             Tag::Note | Tag::Skip => {}
+            _ => out.activity(head, record),
         }
     }
 
@@ -725,7 +734,8 @@ fn remedy(problem: &str) -> String {
     }
 }
 
-fn text(words: &[u64], bytes: u16) -> String {
+/// Returns the text of this many bytes in some words.
+pub fn text(words: &[u64], bytes: u16) -> String {
     let all: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     String::from_utf8_lossy(&all[..usize::from(bytes).min(all.len())]).into_owned()
 }
