@@ -15,6 +15,8 @@ mod overlap;
 mod overlap_own;
 mod patterns;
 #[cfg(target_os = "linux")]
+mod profile;
+#[cfg(target_os = "linux")]
 mod program;
 mod program_graphs;
 mod readme;

@@ -24,7 +24,7 @@ pub fn compiled(name: &str) -> PathBuf {
     program
 }
 
-fn driver() -> PathBuf {
+pub fn driver() -> PathBuf {
     sidestream_stand_in::library().expect("Cargo has built it beside this test")
 }
 

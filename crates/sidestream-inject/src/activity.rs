@@ -33,7 +33,7 @@ type CompleteFn = extern "C" fn(*mut c_void, u32, *mut u64, usize, usize);
 type RegisterFn = unsafe extern "C" fn(RequestFn, CompleteFn) -> c_int;
 
 /// The kinds of records that are enabled as a whole. Of the driver's functions, some are chosen.
-const KINDS: [u32; 7] = [DEVICE, KERNEL, MEMCPY, PEER, MEMSET, RUNTIME, SYNC];
+const KINDS: [u32; 6] = [KERNEL, MEMCPY, PEER, MEMSET, RUNTIME, SYNC];
 /// The words of a buffer: 2 MiB.
 const BUFFER: usize = 1 << 18;
 /// The largest number of buffers that CUPTI gets. It drops records if the command cannot keep up with the program.
@@ -107,8 +107,15 @@ pub fn begin(library: Library, ring: &'static SharedRing, asked: &str) -> Result
     let register = unsafe { library.function::<RegisterFn>(c"cuptiActivityRegisterCallbacks") };
     // SAFETY: as above.
     match register.map(|register| unsafe { register(request, complete) }) {
-        Some(0) if recorder.range.is_empty() => recorder.start(),
-        Some(0) => Ok(()),
+        Some(0) => {
+            // Devices are told of when the program initializes them, which may be before the range.
+            recorder.set(c"cuptiActivityEnable", DEVICE);
+            if recorder.range.is_empty() {
+                recorder.start()
+            } else {
+                Ok(())
+            }
+        }
         answer => Err(format!("CUPTI's error {}", answer.unwrap_or(-1))),
     }
 }
@@ -213,7 +220,7 @@ impl Recorder {
         }
         for kind in KINDS {
             let answer = self.set(c"cuptiActivityEnable", kind);
-            if answer != 0 && ![DEVICE, PEER].contains(&kind) {
+            if answer != 0 && kind != PEER {
                 return Err(format!("CUPTI's error {answer}"));
             }
         }

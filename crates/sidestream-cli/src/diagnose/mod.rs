@@ -3,7 +3,7 @@
 mod tables;
 mod written;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,6 +66,16 @@ pub struct Args {
     written: Written,
     #[command(flatten)]
     recorded: Recorded,
+    /// What to call traces, if not by their paths.
+    #[arg(skip)]
+    names: HashMap<PathBuf, String>,
+}
+
+impl Args {
+    fn name(&self, path: &Path) -> String {
+        let name = self.names.get(path).cloned();
+        name.unwrap_or_else(|| path.display().to_string())
+    }
 }
 
 /// Returns the short help of `--what-if`: the forms of its changes.
@@ -99,7 +109,11 @@ pub fn main(mut args: Args) -> Result<Exit, Failure> {
         return of_traces(&args);
     }
     program::profile(&recorded, args.json, |traces| {
-        args.traces = traces;
+        args.traces = traces.iter().map(|(_, file)| file.clone()).collect();
+        args.names = traces
+            .into_iter()
+            .map(|(name, file)| (file, name))
+            .collect();
         of_traces(&args)
     })
 }
@@ -134,7 +148,7 @@ fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
         let path = files[at].as_ref().map_err(Unread::clone);
         match path.and_then(|path| Ok((path, report?))) {
             Ok((path, report)) => {
-                let name = path.display().to_string();
+                let name = args.name(path);
                 if args.json {
                     line(report.json(), &[("file", &name)])?;
                 } else if is_one || report.rank.is_none() {
@@ -143,7 +157,7 @@ fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
                     print(lines.wrapped(&brief(&name, &report)))?;
                 }
                 if is_one {
-                    args.written.write(path, &report)?;
+                    args.written.write(Path::new(&name), &report)?;
                 }
                 ranks.push(Rank::of(&name, &report));
             }
@@ -158,11 +172,7 @@ fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
         None => {}
     }
     if !is_one {
-        let names: Vec<String> = args
-            .traces
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
+        let names: Vec<String> = args.traces.iter().map(|path| args.name(path)).collect();
         args.written
             .write_ranks(&names.join(", "), ranks.as_ref())?;
     }
@@ -179,7 +189,7 @@ fn table(args: &Args, options: &Options, view: &View) -> Result<Exit, Failure> {
     for file in files(&args.traces) {
         let read = file.and_then(|path| {
             let report = report_within(&path, options, &limits, &mut Bar::new())?;
-            Ok((path.display().to_string(), report))
+            Ok((args.name(&path), report))
         });
         match read {
             Ok((name, report)) if args.json => line(table_json(&report, view), &[("file", &name)])?,

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::{env, process};
@@ -58,19 +60,14 @@ fn seconds(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "this is not a time; write seconds from 0.001 to 1000000, such as 10".into())
 }
 
-/// Runs a program, and passes its traces to `report` when the recording or the program has ended.
+/// Runs a program, and passes its traces to `report` when the recording or the program has ended: what to call each, and its
+/// file.
 pub fn main(
     asked: &Recorded,
     is_json: bool,
-    report: impl FnOnce(Vec<PathBuf>) -> Result<Exit, Failure>,
+    report: impl FnOnce(Vec<(String, PathBuf)>) -> Result<Exit, Failure>,
 ) -> Result<Exit, Failure> {
     refuse_unwritable("--output", asked.output.as_deref())?;
-    let folder = env::temp_dir().join(format!("sidestream-trace-{}", process::id()));
-    let name = Path::new(&asked.program[0]).file_name().unwrap_or_default();
-    let to = match &asked.output {
-        Some(file) => file.clone(),
-        None => folder.join(name).with_added_extension("json"),
-    };
     let milliseconds = asked.duration.map_or(0, |seconds| (seconds * 1e3) as u64);
     let range = asked.from_range.as_deref().unwrap_or("");
     let options = Options {
@@ -81,50 +78,44 @@ pub fn main(
         is_quiet: is_json,
         ..Options::default()
     };
-    if asked.output.is_none() {
-        let created = system::create_private(&folder);
-        created.map_err(|error| Failure::file("create", &folder, &error))?;
-    }
+    let name = shown(Path::new(&asked.program[0]));
+    let (output, program, files) = (asked.output.clone(), name.clone(), Rc::new(Cell::new(0)));
+    let begin = move |pid, _| {
+        Ok(Recording {
+            output: output.clone(),
+            name: program.clone(),
+            files: Rc::clone(&files),
+            pid,
+            ..Recording::default()
+        })
+    };
+    let session = Session::start(&asked.program, &options, begin)?;
     // Who interrupts the program wants the report.
     let handled = system::on_signal(|code| {
         if code != INTERRUPTED {
             process::exit(code.into());
         }
     });
-    let run = || {
-        handled.map_err(|error| Failure::input(format!("cannot wait for signals: {error}")))?;
-        let files = Rc::new(Cell::new(0));
-        let begin = move |pid, _| Ok(Recording::new(&to, pid, &files));
-        let mut code = Ok(0);
-        let finished = Session::start(&asked.program, &options, begin)?.listen_until(|all| {
-            let closed = all.iter_mut().map(|(.., recording)| recording.close());
-            let traces: Result<Vec<_>, _> = closed.filter_map(Result::transpose).collect();
-            code = traces.and_then(|traces| {
-                if traces.is_empty() {
-                    Ok(2)
-                } else {
-                    report(traces)
-                }
-            });
-        })?;
-        if finished.tell()
-            && finished
-                .heard()
-                .all(|(.., recording)| recording.events == 0)
-        {
-            let name = Path::new(name);
-            tell(format_args!(
-                "sidestream: {} made no CUDA call while it was recorded",
-                shown(name)
-            ));
-        }
-        Ok(finished.code(code?))
-    };
-    let ended = run();
-    if asked.output.is_none() {
-        let _ = fs::remove_dir_all(&folder);
+    handled.map_err(|error| Failure::input(format!("cannot wait for signals: {error}")))?;
+    let mut code = Ok(0);
+    let finished = session.listen_until(|all| {
+        let closed = all.iter_mut().map(|(.., recording)| recording.close());
+        let traces: Result<Vec<_>, _> = closed.filter_map(Result::transpose).collect();
+        code = traces.and_then(|traces| match traces.is_empty() {
+            true => Ok(2),
+            false => report(traces),
+        });
+    })?;
+    if finished.tell()
+        && finished
+            .heard()
+            .all(|(.., recording)| recording.events == 0)
+    {
+        tell(format_args!(
+            "sidestream: {name} made no CUDA call while it was recorded"
+        ));
     }
-    ended
+    Ok(finished.code(code?))
 }
 
 /// The exit code after Ctrl-C.
@@ -133,11 +124,16 @@ const INTERRUPTED: Exit = 130;
 /// The trace of a process, which is written while records arrive.
 #[derive(Default)]
 struct Recording {
-    file: PathBuf,
+    /// The file to keep, if any.
+    output: Option<PathBuf>,
+    /// What to call the trace.
+    name: String,
     /// How many processes have written a trace.
     files: Rc<Cell<u32>>,
     pid: u32,
     out: Option<Box<dyn Write>>,
+    /// The file, once there is one.
+    file: Option<File>,
     error: Option<io::Error>,
     events: u64,
     /// The time from which the trace counts.
@@ -235,15 +231,6 @@ impl Fields<'_> {
 }
 
 impl Recording {
-    fn new(file: &Path, pid: u32, files: &Rc<Cell<u32>>) -> Recording {
-        Recording {
-            file: file.to_owned(),
-            files: Rc::clone(files),
-            pid,
-            ..Recording::default()
-        }
-    }
-
     /// Writes a record. The offsets are the same in all versions of CUPTI since CUDA 12.0.
     fn record(&mut self, of: &Fields<'_>) {
         const COPIES: [&str; 11] = [
@@ -383,31 +370,40 @@ impl Recording {
             return write!(out, ",\n{event}");
         }
         let others = self.files.replace(self.files.get() + 1);
+        let (name, pid) = (self.name.clone(), self.pid);
         if others > 0 {
-            let name = self
-                .file
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            let (stem, ending) = name.split_once('.').unwrap_or((&name, "json"));
-            self.file
-                .set_file_name(format!("{stem}.{}.{ending}", self.pid));
+            self.name = format!("{name}, process {pid}");
         }
-        let file = BufWriter::with_capacity(1 << 20, File::create(&self.file)?);
-        let is_packed = self.file.extension().is_some_and(|ending| ending == "gz");
-        let mut out: Box<dyn Write> = if is_packed {
-            Box::new(GzEncoder::new(file, Compression::fast()))
-        } else {
-            Box::new(file)
+        let file = match &mut self.output {
+            None => unnamed()?,
+            Some(output) => {
+                if others > 0 {
+                    let name = output
+                        .file_name()
+                        .unwrap_or_default()
+                        .to_string_lossy()
+                        .into_owned();
+                    let (stem, ending) = name.split_once('.').unwrap_or((&name, "json"));
+                    output.set_file_name(format!("{stem}.{pid}.{ending}"));
+                }
+                self.name = output.display().to_string();
+                File::create(output)?
+            }
+        };
+        let buffer = BufWriter::with_capacity(1 << 20, file.try_clone()?);
+        self.file = Some(file);
+        let is_packed = self.name.ends_with(".gz") && self.output.is_some();
+        let mut out: Box<dyn Write> = match is_packed {
+            true => Box::new(GzEncoder::new(buffer, Compression::fast())),
+            false => Box::new(buffer),
         };
         write!(out, "{{\"traceEvents\":[\n{event}")?;
         self.out = Some(out);
         Ok(())
     }
 
-    /// Completes the trace, and returns its file; `None` if nothing was recorded.
-    fn close(&mut self) -> Result<Option<PathBuf>, Failure> {
+    /// Completes the trace, and returns what to call it and its file; `None` if nothing was recorded.
+    fn close(&mut self) -> Result<Option<(String, PathBuf)>, Failure> {
         for (.., event) in std::mem::take(&mut self.inner).into_values().flatten() {
             self.write(&event);
         }
@@ -419,15 +415,36 @@ impl Recording {
             _ => String::new(),
         };
         let devices = self.devices.join(",");
-        let written = match (self.error.take(), self.out.take()) {
+        let end = format!("\n],\"deviceProperties\":[{devices}]{rank}}}\n");
+        let written = match (self.error.take(), &mut self.out) {
             (Some(error), _) => Err(error),
-            (None, Some(mut out)) => write!(out, "\n],\"deviceProperties\":[{devices}]{rank}}}\n")
-                .and_then(|()| out.flush()),
+            (None, Some(out)) => out.write_all(end.as_bytes()).and_then(|()| out.flush()),
             (None, None) => return Ok(None),
         };
-        written.map_err(|error| Failure::file("write", &self.file, &error))?;
-        Ok(Some(self.file.clone()))
+        // What compresses the trace ends it now.
+        self.out = None;
+        let file = self.output.clone().or_else(|| {
+            let file = self.file.as_ref()?.as_raw_fd();
+            Some(PathBuf::from(format!("/proc/self/fd/{file}")))
+        });
+        written.map_err(|error| {
+            Failure::input(format!("cannot write the trace {}: {error}", self.name))
+        })?;
+        Ok(Some((self.name.clone(), file.unwrap_or_default())))
     }
+}
+
+/// Creates a file without a name, which is gone when the command ends, however it ends.
+fn unnamed() -> io::Result<File> {
+    let path = env::temp_dir().join(format!("sidestream-trace-{}", process::id()));
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)?;
+    fs::remove_file(path)?;
+    Ok(file)
 }
 
 fn quoted(text: &str) -> String {
