@@ -135,7 +135,7 @@ fn a_program_that_cannot_be_recorded_runs_and_says_why() {
     for (options, why) in [
         (&["--duration", "0", "--", "true"][..], "write seconds from"),
         (&["--steps", "2", "--", "true"], "--from-range"),
-        (&["-o", "trace.json", "trace.json"], "PROGRAM"),
+        (&["-o", "trace.json", "trace.json"], "cannot be used with"),
         (
             &["-o", "missing/trace.json", "--", "true"],
             "cannot be written",

@@ -52,6 +52,8 @@ const UNWANTED: &str = "cudaGet cudaSetDevice cudaPeek cudaStreamGet cudaStreamI
 const WAITS: u8 = 0;
 const IS_ON: u8 = 1;
 const HAS_ENDED: u8 = 2;
+/// The process ends: CUPTI may be gone already.
+const IS_LATE: u8 = 3;
 
 static RECORDER: OnceLock<Recorder> = OnceLock::new();
 
@@ -128,6 +130,7 @@ pub fn end() {
     };
     recorder.stop();
     recorder.flush_all();
+    recorder.state.store(IS_LATE, Ordering::Relaxed);
 }
 
 /// Returns the time on CUPTI's clock at which a range begins. A range of the name that was asked for begins the recording.
@@ -237,20 +240,25 @@ impl Recorder {
                 }
             }
         }
-        thread::spawn(move || self.attend());
-        Ok(())
+        let attending = thread::Builder::new().spawn(move || self.attend());
+        attending.map(|_| ()).map_err(|error| error.to_string())
     }
 
     /// Passes on what is complete from time to time, so that little is lost if the program is killed; ends the recording at
     /// its time, and says when all of it is written.
     fn attend(&self) {
         let begun = Instant::now();
-        while self.state.load(Ordering::Relaxed) == IS_ON {
-            let left = self
-                .time
-                .checked_sub(begun.elapsed())
-                .filter(|left| !left.is_zero());
-            thread::sleep(left.map_or(PAUSE, |left| left.min(PAUSE)));
+        let is = |state| self.state.load(Ordering::Relaxed) == state;
+        loop {
+            let left = self.time.saturating_sub(begun.elapsed());
+            thread::sleep(if self.time.is_zero() {
+                PAUSE
+            } else {
+                left.min(PAUSE)
+            });
+            if !is(IS_ON) {
+                break;
+            }
             self.set(c"cuptiActivityFlushAll", 0);
             if !self.time.is_zero() && begun.elapsed() >= self.time {
                 self.stop();
@@ -258,8 +266,10 @@ impl Recorder {
         }
         // Most of what was submitted is complete after a pause. CUPTI keeps the buffer of what is not.
         thread::sleep(PAUSE);
-        self.flush_all();
-        self.write(Tag::Stopped, &[]);
+        if !is(IS_LATE) {
+            self.flush_all();
+            self.write(Tag::Stopped, &[]);
+        }
     }
 
     /// Enables nothing any longer.

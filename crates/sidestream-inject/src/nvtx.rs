@@ -65,9 +65,15 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(
     1
 }
 
+/// Uses the open ranges of the thread, unless it is about to end.
+fn with_open<T: Default>(f: impl FnOnce(&mut Vec<(u64, Vec<u8>)>) -> T) -> T {
+    OPEN.try_with(|open| f(&mut open.borrow_mut()))
+        .unwrap_or_default()
+}
+
 fn begins(name: &[u8]) -> c_int {
     let range = (range_begins(name), name.to_owned());
-    OPEN.with_borrow_mut(|open| {
+    with_open(|open| {
         open.push(range);
         open.len() as c_int - 1
     })
@@ -96,7 +102,7 @@ extern "C" fn push_in_domain(_: *const c_void, attributes: *const Attributes) ->
 }
 
 extern "C" fn pop() -> c_int {
-    let (range, left) = OPEN.with_borrow_mut(|open| (open.pop(), open.len()));
+    let (range, left) = with_open(|open| (open.pop(), open.len()));
     if let Some((start, name)) = range {
         range_ends(start, &name);
     }

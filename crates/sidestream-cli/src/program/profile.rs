@@ -33,14 +33,25 @@ use crate::system;
 #[derive(clap::Args, Default)]
 pub struct Recorded {
     /// Keep the trace of PROGRAM in this file: Chrome JSON, compressed if the name ends with .gz
-    #[arg(short, long, value_name = "FILE", requires = "program")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        requires = "program",
+        conflicts_with = "traces"
+    )]
     output: Option<PathBuf>,
     /// Record PROGRAM for so many seconds, from its first CUDA call or from the range of --from-range; it runs on after the
     /// report
-    #[arg(long, value_name = "SECONDS", requires = "program", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", requires = "program", conflicts_with = "traces", value_parser = seconds)]
     duration: Option<f64>,
     /// Record PROGRAM from the first NVTX range of this name on; a number after the name does not matter
-    #[arg(long, value_name = "NAME", requires = "program")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "program",
+        conflicts_with = "traces"
+    )]
     from_range: Option<String>,
     /// Record PROGRAM until so many ranges of --from-range have ended; it runs on after the report
     #[arg(long, value_name = "N", requires = "from_range", value_parser = clap::value_parser!(u32).range(1..))]
