@@ -24,8 +24,14 @@ pub fn compiled(name: &str) -> PathBuf {
     program
 }
 
+/// The stand-in under the name of the driver, whose frames are not the program's.
 pub fn driver() -> PathBuf {
-    sidestream_stand_in::library().expect("Cargo has built it beside this test")
+    let library = sidestream_stand_in::library().expect("Cargo has built it beside this test");
+    let link = Path::new(FOLDER).join("libcuda.so.1");
+    match std::os::unix::fs::symlink(&library, &link) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => panic!("{error}"),
+        _ => link,
+    }
 }
 
 /// Runs a verb on a program of `tests/programs`.

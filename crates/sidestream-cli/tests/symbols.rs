@@ -65,11 +65,11 @@ fn the_line_of_a_launch_is_the_programs_own() {
     );
     // Neither the stub of a kernel nor the function with the kernel's name.
     assert_eq!(
-        symbols.site(&stacks[1], None),
+        symbols.site(&stacks[1], Some("scale")),
         format!("lines.cpp:{} in main()", line("scale in main"))
     );
     assert_eq!(
-        Symbols::new("/elsewhere".into()).site(&stacks[1], None),
+        Symbols::new("/elsewhere".into()).site(&stacks[1], Some("scale")),
         format!(
             "{}.cpp:{} in main()",
             program.display(),
