@@ -333,6 +333,10 @@ impl<'a> Lowering<'a> {
                 self.touch(whole(fields.buffer?), Mode::Write, accesses);
                 Kind::FreePinned
             }
+            Verb::Unregister => {
+                self.touch(whole(fields.buffer?), Mode::Write, accesses);
+                Kind::HostUnregister
+            }
             Verb::Elapsed => Kind::Elapsed {
                 from: fields.event?,
                 to: fields.later?,

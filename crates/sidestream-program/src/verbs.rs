@@ -167,6 +167,8 @@ verbs! {
     CudaFree "cuda_free" [BUF] []
     "Frees pinned memory; the program may not rely on a wait."
     FreePinned "free_pinned" [BUF] []
+    "Makes pinned memory pageable again; the program may not rely on a wait."
+    Unregister "unregister" [BUF] []
     "The time from event `a` to event `b`."
     Elapsed "elapsed" [field("a", Slot::Event), field("b", Slot::Later)] []
     "From here on the event counts as never recorded."

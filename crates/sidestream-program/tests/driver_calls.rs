@@ -158,6 +158,35 @@ fn a_race_that_needs_a_guess_is_a_warning() {
     ]);
 }
 
+/// R32, R67: the driver's pool hands memory on from stream to stream in order; a free or the end of a registration does not
+/// wait for those who still use the memory.
+#[test]
+fn ends_of_memory_that_is_in_use() {
+    all(&[
+        (
+            "registered memory: NVIDIA does not say whether the call waits",
+            "",
+            "copy_async, s: s1, from: H, to: A; unregister, buf: H",
+            "UAF H 0 1?",
+            "copy_async, s: s1, from: H, to: A; sync_stream, st: s1; unregister, buf: H",
+        ),
+        (
+            "registered memory, by a thread that is not ordered after the call",
+            "",
+            "copy_async, s: s1, from: H, to: A; unregister, buf: H, t: b",
+            "UAF H 0 1",
+            "copy_async, s: s1, from: H, to: A; sync_stream, st: s1, t: b; unregister, buf: H, t: b",
+        ),
+        (
+            "memory of a pool that two streams use",
+            "",
+            "malloc_async, buf: A, s: s1; wait_stream, s: s2, src: s1; kernel, s: s2, w: [A]; free_async, buf: A, s: s1; malloc_async, buf: A, s: s2; kernel, s: s2, w: [A]",
+            "UAF A 2 3",
+            "malloc_async, buf: A, s: s1; kernel, s: s1, w: [A]; free_async, buf: A, s: s1; malloc_async, buf: A, s: s2; kernel, s: s2, w: [A]",
+        ),
+    ]);
+}
+
 /// R66: a kernel that is launched programmatically may start before the kernels before it are complete, and may wait itself.
 #[test]
 fn a_programmatic_launch_may_start_early() {

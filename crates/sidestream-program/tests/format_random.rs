@@ -76,7 +76,7 @@ fn field(dice: &mut Dice, key: &str) -> String {
 }
 
 /// Every op of the format; `hr`, `hw` and `hbuf` are host accesses.
-const OPS: [&str; 44] = [
+const OPS: [&str; 45] = [
     "kernel s r? w? may_write? repeat? programmatic?",
     "copy_async s from to",
     "copy_batch s from to source?",
@@ -109,6 +109,7 @@ const OPS: [&str; 44] = [
     "cuda_malloc buf",
     "cuda_free buf",
     "free_pinned buf",
+    "unregister buf",
     "elapsed a b",
     "create_event ev",
     "destroy_event ev",

@@ -318,6 +318,29 @@ fn r64_a_wait_for_a_value_is_ordered_after_the_write_that_ends_it() {
 }
 
 #[test]
+fn r67_unregistering_host_memory_is_no_wait() {
+    check(
+        "",
+        "copy_async, s: s1, from: H, to: A; unregister, buf: H",
+        "0|1",
+    );
+}
+
+#[test]
+fn r68_an_event_of_a_context_covers_its_streams() {
+    let ops = "kernel, s: s1, w: [A]; kernel, s: s2, w: [B]; wait_stream, s: c, src: s1; wait_stream, s: c, src: s2; \
+               record, ev: e, s: c; kernel, s: s2, w: [C]; wait, s: s3, ev: e; wait, s: s4, ev: e; \
+               kernel, s: s3, r: [A]; kernel, s: s4, r: [B]";
+    check("streams: {c: nb}", ops, "0<8  1<9  5|8");
+}
+
+#[test]
+fn r32_reuse_within_a_pool_promises_a_program_no_order() {
+    let ops = "malloc_async, buf: A, s: s1; kernel, s: s1, w: [A]; free_async, buf: A, s: s1; malloc_async, buf: A, s: s2; kernel, s: s2, w: [A]";
+    check("", ops, "1|4");
+}
+
+#[test]
 fn r23_host_to_host_blocks() {
     check(
         "",

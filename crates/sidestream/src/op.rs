@@ -389,6 +389,8 @@ pub enum Kind {
     },
     /// `cudaFreeHost` (R27).
     FreePinned,
+    /// `cudaHostUnregister` (R67).
+    HostUnregister,
     /// `cudaEventElapsedTime`.
     Elapsed {
         /// The earlier event.

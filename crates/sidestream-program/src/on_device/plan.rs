@@ -336,9 +336,7 @@ impl Planning<'_> {
             }
             Kind::HostFunc { raises, .. } => {
                 self.touches(op, device, false)?;
-                if let Some(flag) = raises {
-                    self.raised.insert(flag, at);
-                }
+                self.raised.extend(raises.map(|flag| (flag, at)));
             }
             Kind::HostAccess => self.touches(op, device, false)?,
             Kind::SetFlag { flag } => _ = self.raised.insert(flag, at),
@@ -355,10 +353,9 @@ impl Planning<'_> {
             Kind::DependentKernel { .. }
             | Kind::CopyBatch { .. }
             | Kind::WriteValue { .. }
-            | Kind::WaitValue { .. } => {
-                return Err("a run cannot make this call".into());
-            }
-            Kind::WaitOutside { .. } => return Err("no call of the program ends this wait".into()),
+            | Kind::WaitValue { .. }
+            | Kind::WaitOutside { .. }
+            | Kind::HostUnregister => return Err("a run cannot make this call".into()),
             Kind::CopyPeer { .. } => {
                 return Err("it copies between two devices, which a run cannot do".into());
             }

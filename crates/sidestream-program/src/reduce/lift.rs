@@ -463,6 +463,7 @@ fn verb(op: &Op) -> Option<Verb> {
         Kind::FreeAsync { .. } => Verb::FreeAsync,
         Kind::CudaFree { .. } => Verb::CudaFree,
         Kind::FreePinned => Verb::FreePinned,
+        Kind::HostUnregister => Verb::Unregister,
         Kind::Alloc { .. } => Verb::Alloc,
         Kind::Free { .. } => Verb::Free,
         Kind::RecordStream { .. } => Verb::RecordStream,

@@ -204,6 +204,9 @@ pub enum Act {
     FreePinned {
         buf: String,
     },
+    Unregister {
+        buf: String,
+    },
     Elapsed {
         a: String,
         b: String,

@@ -67,6 +67,8 @@ pub(super) trait Wire {
     fn small(&mut self, number: u32) -> Result<u32, Self::Error>;
     /// Codes a byte of which only the lowest bits may be set.
     fn bits(&mut self, bits: u8, count: u32, expected: &'static str) -> Result<u8, Self::Error>;
+    /// Codes a byte of at most this value.
+    fn code(&mut self, code: u8, most: u8, expected: &'static str) -> Result<u8, Self::Error>;
     fn text<'a>(&mut self, text: Cow<'a, str>) -> Result<Cow<'a, str>, Self::Error>;
     /// Codes an optional id: zero for `None`, else one more than the id.
     fn option(&mut self, id: Option<u32>) -> Result<Option<u32>, Self::Error>;
@@ -127,6 +129,11 @@ impl Wire for Vec<u8> {
         Ok(bits)
     }
 
+    fn code(&mut self, code: u8, _: u8, _: &'static str) -> Result<u8, Infallible> {
+        self.push(code);
+        Ok(code)
+    }
+
     fn text<'a>(&mut self, text: Cow<'a, str>) -> Result<Cow<'a, str>, Infallible> {
         let short = &text[..text.floor_char_boundary(limits::TEXT_BYTES)];
         put(self, short.len() as u64);
@@ -182,6 +189,13 @@ impl<R: Read> Wire for Input<R> {
     #[inline]
     fn bits(&mut self, _: u8, count: u32, expected: &'static str) -> Result<u8, Error> {
         Input::bits(self, count, expected)
+    }
+
+    fn code(&mut self, _: u8, most: u8, expected: &'static str) -> Result<u8, Error> {
+        let code = self.byte()?;
+        Some(code)
+            .filter(|&code| code <= most)
+            .ok_or_else(|| self.malformed(expected))
     }
 
     fn text<'a>(&mut self, _: Cow<'a, str>) -> Result<Cow<'a, str>, Error> {
@@ -482,12 +496,12 @@ fn of_kind<W: Wire>(wire: &mut W, kind: &mut Kind, newest: u32) -> Result<(), W:
                 *to = MEMORIES[usize::from(both >> 2 & 3)];
             }
             Field::Compare(compare) => {
-                let code = wire.bits(code_of(&COMPARES, *compare), 2, "a comparison, 0 to 3")?;
-                *compare = COMPARES[usize::from(code & 3)];
+                let code = wire.code(code_of(&COMPARES, *compare), 3, "a comparison, 0 to 3")?;
+                *compare = COMPARES[usize::from(code)];
             }
             Field::SourceOrder(source) => {
-                let code = wire.bits(code_of(&SOURCES, *source), 2, "an order, 0 to 2")?;
-                *source = SOURCES.get(usize::from(code)).copied().unwrap_or_default();
+                let code = wire.code(code_of(&SOURCES, *source), 2, "an order, 0 to 2")?;
+                *source = SOURCES[usize::from(code)];
             }
             Field::Yes(yes) => *yes = wire.flag(*yes, "yes or no, 1 or 0")?,
         }

@@ -231,6 +231,7 @@ kinds! {
     37 WaitValue { stream: Stream, word: Flag, value: Count, compare: Compare } "wait value" "cuStreamWaitValue32" Class::Wait;
     38 WaitOutside { stream: SomeStream } "wait" "wait for another process" Class::Wait;
     39 DependentKernel { stream: Stream } "kernel" "cudaLaunchKernelExC" Class::Kernel;
+    40 HostUnregister {} "call" "cudaHostUnregister" Class::Free;
 }
 
 /// Returns the class of a copy on one device, or between it and the host.

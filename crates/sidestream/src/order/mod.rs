@@ -5,7 +5,7 @@
 //! nor sets of operations, so that all its users can share it: [`Clocks`] turn the edges into vector clocks and answer
 //! "is this ordered before that?"; a [`Frontier`] turns them into edges between nodes of a graph, for a simulator.
 //!
-//! `docs/explanation/order.md` lists the rules R1 to R70, with the place of their implementation and test. No other module may
+//! `docs/explanation/order.md` lists the rules R1 to R69, with the place of their implementation and test. No other module may
 //! implement an ordering rule of CUDA.
 //!
 //! # How an operation becomes steps

@@ -14,14 +14,16 @@ pub enum Open {
 
 impl Open {
     /// Returns the undocumented property of a call of this kind: an asynchronous copy with pageable memory (R22), a
-    /// blocking copy between device memories of which one is managed (R20, R26), or `cudaFree` (R31).
+    /// blocking copy between device memories of which one is managed (R20, R26), `cudaFree` (R31) or
+    /// `cudaHostUnregister` (R67).
     #[inline]
     pub fn of(kind: &Kind) -> Option<Open> {
         // When a batch reads its source, its caller has chosen.
         if let Kind::CopyBatch { .. } = kind {
             return None;
         }
-        if let Kind::CudaFree {
+        if let Kind::HostUnregister
+        | Kind::CudaFree {
             stream_ordered: false,
         } = kind
         {

@@ -181,6 +181,10 @@ impl Order {
                 self.end_of_life(thread, true, 27, steps);
                 Ok(Runs::Now)
             }
+            Kind::HostUnregister => {
+                self.end_of_life(thread, false, 67, steps);
+                Ok(Runs::Now)
+            }
             Kind::Elapsed { from, to } => self.elapsed(from, to),
             Kind::CreateEvent { event } | Kind::DestroyEvent { event } => {
                 self.events[event.0 as usize].last = Last::Never;

@@ -200,7 +200,7 @@ impl Random {
         let device = DeviceId(self.id(5));
         let (from, to) = (self.memory(), self.memory());
         let (yes, done) = (self.yes(), self.yes());
-        match self.below(35) {
+        match self.below(41) {
             0 => Kind::Kernel {
                 stream,
                 launches: 1 + self.wide() as u32 / 2,
@@ -255,6 +255,38 @@ impl Random {
             31 => Kind::SetDevice { device },
             32 => Kind::BeginCapture { stream },
             33 => Kind::EndCapture { stream },
+            34 => Kind::CopyBatch {
+                stream,
+                from,
+                to,
+                source: match (yes, done) {
+                    (true, _) => SourceOrder::Any,
+                    (false, true) => SourceOrder::DuringCall,
+                    (false, false) => SourceOrder::Stream,
+                },
+            },
+            35 => Kind::WriteValue {
+                stream,
+                word: flag,
+                value: self.wide() as u32,
+                fenced: yes,
+            },
+            36 => Kind::WaitValue {
+                stream,
+                word: flag,
+                value: self.wide() as u32,
+                compare: match (yes, done) {
+                    (true, true) => Compare::AtLeast,
+                    (true, false) => Compare::Equal,
+                    (false, true) => Compare::And,
+                    (false, false) => Compare::Nor,
+                },
+            },
+            37 => Kind::WaitOutside {
+                stream: yes.then_some(stream),
+            },
+            38 => Kind::DependentKernel { stream },
+            39 => Kind::HostUnregister,
             _ => Kind::CopyPeer {
                 stream,
                 peer: device,

@@ -214,8 +214,11 @@ impl Run<'_> {
         // R31: cuda_free of memory not from malloc_async with work pending. Reading: work that was submitted before the
         // free (so the free is `second`) and runs in a stream; against a host thread's access, or if the free is listed
         // first, the free is plainly too early.
-        let r31 = matches!(act(b), Act::CudaFree { .. })
-            && !self.buffers[&b.buffer].from_malloc_async
+        // R67: likewise, of memory that is unregistered.
+        let r67 = matches!(act(b), Act::Unregister { .. });
+        let r31 =
+            matches!(act(b), Act::CudaFree { .. }) && !self.buffers[&b.buffer].from_malloc_async;
+        let r31 = (r31 || r67)
             && matches!(a.place, Place::Stream(_))
             && matches!(a.mode, Mode::Read | Mode::Write | Mode::MayWrite);
         let returned = self

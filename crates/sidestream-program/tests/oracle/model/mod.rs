@@ -1,6 +1,6 @@
 //! The oracle: what a perfect checker says about a stream program, by brute force.
 //!
-//! It is written from the rules (R1 to R70) and the description of the format alone, shares no code with the checker,
+//! It is written from the rules (R1 to R69) and the description of the format alone, shares no code with the checker,
 //! and prefers the obvious to the fast. Every op becomes a few nodes of a graph (the call, what the caller touches
 //! itself, what the device executes, the return), every rule becomes edges between nodes, and "ordered" means "there
 //! is a path". Then all pairs of accesses are tested, one by one.

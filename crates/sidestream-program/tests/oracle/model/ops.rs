@@ -377,7 +377,8 @@ impl Run<'_> {
                 self.buffer(buf).from_malloc_async = false;
             }
             // R27, R31, R35: the life ends at the call, on the host.
-            Act::CudaFree { buf } | Act::FreePinned { buf } => {
+            // R67: so does the memory's life as memory that the device reaches.
+            Act::CudaFree { buf } | Act::FreePinned { buf } | Act::Unregister { buf } => {
                 self.host_access(here, &Part::whole(buf), Mode::End);
             }
             Act::Elapsed { a, b } => self.elapsed(here, a, b)?,

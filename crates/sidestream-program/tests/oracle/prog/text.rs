@@ -185,6 +185,7 @@ impl Act {
             Act::CudaMalloc { buf } => of("cuda_malloc", &[("buf", buf)]),
             Act::CudaFree { buf } => of("cuda_free", &[("buf", buf)]),
             Act::FreePinned { buf } => of("free_pinned", &[("buf", buf)]),
+            Act::Unregister { buf } => of("unregister", &[("buf", buf)]),
             Act::Elapsed { a, b } => of("elapsed", &[("a", a), ("b", b)]),
             Act::CreateEvent { ev } => of("create_event", &[("ev", ev)]),
             Act::DestroyEvent { ev } => of("destroy_event", &[("ev", ev)]),

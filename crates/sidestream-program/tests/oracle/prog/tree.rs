@@ -196,6 +196,7 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
         "cuda_malloc" => Act::CudaMalloc { buf: text("buf") },
         "cuda_free" => Act::CudaFree { buf: text("buf") },
         "free_pinned" => Act::FreePinned { buf: text("buf") },
+        "unregister" => Act::Unregister { buf: text("buf") },
         "elapsed" => Act::Elapsed {
             a: text("a"),
             b: text("b"),
