@@ -48,16 +48,16 @@ const WANTED: &str = "cuLaunch cuGraphLaunch cuMemcpy cuMemset cuMemAlloc cuMemF
 const UNWANTED: &str = "cudaGet cudaSetDevice cudaPeek cudaStreamGet cudaStreamIsCapturing cudaDeviceGet cudaFunc \
     cudaOccupancy cudaPointerGet cudaEventCreate cudaEventDestroy cudaThreadExchange __cuda";
 
-/// The states of a recorder, in order.
+/// The states of a profiler, in order.
 const WAITS: u8 = 0;
 const IS_ON: u8 = 1;
 const HAS_ENDED: u8 = 2;
 /// The process ends: CUPTI may be gone already.
 const IS_LATE: u8 = 3;
 
-static RECORDER: OnceLock<Recorder> = OnceLock::new();
+static PROFILER: OnceLock<Profiler> = OnceLock::new();
 
-struct Recorder {
+struct Profiler {
     library: Library,
     now: NowFn,
     next: NextFn,
@@ -87,7 +87,7 @@ pub fn begin(library: Library, ring: &'static SharedRing, asked: &str) -> Result
             .zip(library.function(c"cuptiActivityGetNextRecord"))
     };
     let (now, next) = found.ok_or("this CUPTI has no activity records")?;
-    let recorder = RECORDER.get_or_init(|| Recorder {
+    let profiler = PROFILER.get_or_init(|| Profiler {
         library,
         now,
         next,
@@ -102,18 +102,18 @@ pub fn begin(library: Library, ring: &'static SharedRing, asked: &str) -> Result
     });
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let rank = format!("{} {}", variable("RANK"), variable("WORLD_SIZE"));
-    ring.write_text(Tag::Began, &[recorder.now()], rank.as_bytes());
+    ring.write_text(Tag::Began, &[profiler.now()], rank.as_bytes());
     // The numbers of threads are then the system's.
-    recorder.set(c"cuptiSetThreadIdType", 1);
+    profiler.set(c"cuptiSetThreadIdType", 1);
     // SAFETY: the type is that of CUPTI's header; both functions stay.
     let register = unsafe { library.function::<RegisterFn>(c"cuptiActivityRegisterCallbacks") };
     // SAFETY: as above.
     match register.map(|register| unsafe { register(request, complete) }) {
         Some(0) => {
             // Devices are told of when the program initializes them, which may be before the range.
-            recorder.set(c"cuptiActivityEnable", DEVICE);
-            if recorder.range.is_empty() {
-                recorder.start()
+            profiler.set(c"cuptiActivityEnable", DEVICE);
+            if profiler.range.is_empty() {
+                profiler.start()
             } else {
                 Ok(())
             }
@@ -125,49 +125,49 @@ pub fn begin(library: Library, ring: &'static SharedRing, asked: &str) -> Result
 /// Writes what is left when the process ends.
 pub fn end() {
     // In a forked child, CUPTI would wait for threads that are not there.
-    let Some(recorder) = RECORDER.get().filter(|recorder| recorder.ring.is_open()) else {
+    let Some(profiler) = PROFILER.get().filter(|profiler| profiler.ring.is_open()) else {
         return;
     };
-    recorder.stop();
-    recorder.flush_all();
-    recorder.state.store(IS_LATE, Ordering::Relaxed);
+    profiler.stop();
+    profiler.flush_all();
+    profiler.state.store(IS_LATE, Ordering::Relaxed);
 }
 
 /// Returns the time on CUPTI's clock at which a range begins. A range of the name that was asked for begins the recording.
 pub fn range_begins(name: &[u8]) -> u64 {
-    let Some(recorder) = RECORDER.get() else {
+    let Some(profiler) = PROFILER.get() else {
         return 0;
     };
-    if recorder.state.load(Ordering::Relaxed) == WAITS && recorder.is_asked(name) {
-        let _ = recorder.start();
+    if profiler.state.load(Ordering::Relaxed) == WAITS && profiler.is_asked(name) {
+        let _ = profiler.start();
     }
-    recorder.now()
+    profiler.now()
 }
 
 /// Writes a range that ends, and ends the recording after the last one.
 pub fn range_ends(start: u64, name: &[u8]) {
-    let is_on = |recorder: &&Recorder| recorder.state.load(Ordering::Relaxed) == IS_ON;
-    let Some(recorder) = RECORDER.get().filter(is_on).filter(|_| start > 0) else {
+    let is_on = |profiler: &&Profiler| profiler.state.load(Ordering::Relaxed) == IS_ON;
+    let Some(profiler) = PROFILER.get().filter(is_on).filter(|_| start > 0) else {
         return;
     };
-    let words = [start, recorder.now(), u64::from(system::thread())];
-    recorder.ring.write_text(Tag::Range, &words, name);
-    let is_asked = recorder.is_asked(name);
-    if is_asked && recorder.ended.fetch_add(1, Ordering::Relaxed) + 1 == recorder.steps {
-        recorder.stop();
+    let words = [start, profiler.now(), u64::from(system::thread())];
+    profiler.ring.write_text(Tag::Range, &words, name);
+    let is_asked = profiler.is_asked(name);
+    if is_asked && profiler.ended.fetch_add(1, Ordering::Relaxed) + 1 == profiler.steps {
+        profiler.stop();
     }
 }
 
 extern "C" fn request(buffer: *mut *mut u64, bytes: *mut usize, most: *mut usize) {
     let take = |count| (count < MAX_BUFFERS).then_some(count + 1);
-    let takes = |recorder: &Recorder| {
-        recorder
+    let takes = |profiler: &Profiler| {
+        profiler
             .buffers
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
             .is_ok()
     };
     let (mut new, mut size) = (std::ptr::null_mut(), 0);
-    if RECORDER.get().is_some_and(takes) {
+    if PROFILER.get().is_some_and(takes) {
         new = Box::into_raw(vec![0_u64; BUFFER].into_boxed_slice()).cast();
         size = BUFFER * 8;
     }
@@ -176,24 +176,24 @@ extern "C" fn request(buffer: *mut *mut u64, bytes: *mut usize, most: *mut usize
 }
 
 extern "C" fn complete(_: *mut c_void, _: u32, buffer: *mut u64, _: usize, valid_bytes: usize) {
-    let Some(recorder) = RECORDER.get().filter(|_| !buffer.is_null()) else {
+    let Some(profiler) = PROFILER.get().filter(|_| !buffer.is_null()) else {
         return;
     };
     let _ = catch_unwind(|| {
         let mut record = std::ptr::null();
         // SAFETY: CUPTI has filled so much of the buffer with records.
         unsafe {
-            while (recorder.next)(buffer, valid_bytes, &mut record) == 0 {
-                recorder.record(record);
+            while (profiler.next)(buffer, valid_bytes, &mut record) == 0 {
+                profiler.record(record);
             }
         }
     });
     // SAFETY: `request` made it of a box, and CUPTI returns it once.
     drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(buffer, BUFFER)) });
-    recorder.buffers.fetch_sub(1, Ordering::Relaxed);
+    profiler.buffers.fetch_sub(1, Ordering::Relaxed);
 }
 
-impl Recorder {
+impl Profiler {
     /// Whether a range has the name that was asked for, whatever its number.
     fn is_asked(&self, name: &[u8]) -> bool {
         let rest = name.strip_prefix(self.range.as_bytes());
@@ -233,6 +233,10 @@ impl Recorder {
         ] {
             // SAFETY: the type is that of CUPTI's header. A number that CUPTI does not know is refused.
             let choose = unsafe { self.library.function::<ChooseFn>(function) };
+            if choose.is_none() && kind == DRIVER {
+                // What is not wanted is dropped later.
+                self.set(c"cuptiActivityEnable", kind);
+            }
             for id in 1..1024 {
                 if self.is_wanted(kind, id) == Some(wanted) {
                     // SAFETY: as above.

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(
     };
     for (module, at, function) in FUNCTIONS {
         let (mut places, mut count) = (std::ptr::null(), 0);
-        // SAFETY: NVTX returns an array of so many pointers to functions, which may be replaced now.
+        // SAFETY: NVTX returns an array of pointers to functions and its length; the functions may be replaced now.
         unsafe {
             if functions(module, &mut places, &mut count) == 1 && at < count as usize {
                 **places.add(at) = function;

@@ -23,8 +23,9 @@ use sidestream_inject::wire::{
     Tag,
 };
 
+use super::ring::text;
 use super::session::{Options, Session};
-use super::translate::{Hears, text};
+use super::translate::Hears;
 use crate::failure::{Exit, Failure, shown, tell};
 use crate::output::refuse_unwritable;
 use crate::system;
@@ -41,8 +42,7 @@ pub struct Recorded {
         conflicts_with = "traces"
     )]
     output: Option<PathBuf>,
-    /// Record PROGRAM for so many seconds, from its first CUDA call or from the range of --from-range; it runs on after the
-    /// report
+    /// Record PROGRAM for this time, from its first CUDA call or from the range of --from-range; it runs on after the report
     #[arg(long, value_name = "SECONDS", requires = "program", conflicts_with = "traces", value_parser = seconds)]
     duration: Option<f64>,
     /// Record PROGRAM from the first NVTX range of this name on; a number after the name does not matter
@@ -53,13 +53,14 @@ pub struct Recorded {
         conflicts_with = "traces"
     )]
     from_range: Option<String>,
-    /// Record PROGRAM until so many ranges of --from-range have ended; it runs on after the report
+    /// Record PROGRAM until this number of ranges of --from-range has ended; it runs on after the report
     #[arg(long, value_name = "N", requires = "from_range", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
     /// Any CUDA program with its arguments: it runs on its GPU, and its trace is read
     ///
     /// CUPTI records its calls, kernels, copies and waits. Ranges that it names with NVTX (`torch.cuda.nvtx.range`) are its
-    /// steps, if they recur. A profiler inside it gets no events of the GPU. Exit code: the program's, if that is not 0.
+    /// steps, if they recur. A profiler inside it gets no events of the GPU. With --json,
+    /// its output goes to standard error. Exit code: the program's, if that is not 0.
     #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["traces", "against"])]
     pub program: Vec<OsString>,
 }
@@ -314,7 +315,9 @@ impl Recording {
         if times.0 == 0 || times.1 < times.0 {
             return;
         }
-        self.contexts.insert(context, device);
+        if kind != "cuda_sync" {
+            self.contexts.insert(context, device);
+        }
         let graph = if graph == 0 {
             String::new()
         } else {

@@ -105,3 +105,9 @@ fn broken() -> io::Error {
         "the program has written something else into it",
     )
 }
+
+/// Returns the text of this many bytes in some words.
+pub fn text(words: &[u64], bytes: u16) -> String {
+    let all: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    String::from_utf8_lossy(&all[..usize::from(bytes).min(all.len())]).into_owned()
+}

@@ -19,6 +19,7 @@ use super::copies::Area;
 use super::graphs::Graphs;
 use super::kernel::KnownKernel;
 use super::memory::Allocations;
+use super::ring::text;
 use super::symbols::Symbols;
 
 /// Receives what a process did.
@@ -732,10 +733,4 @@ fn remedy(problem: &str) -> String {
         }
         _ => format!("{problem}; a CUPTI that fits the driver may help: SIDESTREAM_CUPTI names the file libcupti.so"),
     }
-}
-
-/// Returns the text of this many bytes in some words.
-pub fn text(words: &[u64], bytes: u16) -> String {
-    let all: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    String::from_utf8_lossy(&all[..usize::from(bytes).min(all.len())]).into_owned()
 }

@@ -57,7 +57,7 @@ int cuptiActivityGetNextRecord(uint8_t *from, size_t valid, uint8_t **record) {
     return *record < from + valid ? 0 : 12;
 }
 
-// Hands out a record of so many pairs of an offset and a number of 4 bytes.
+// Hands out a record with these pairs of an offset and a number of 4 bytes.
 void record(uint32_t kind, uint64_t time, const uint32_t (*fields)[2], int count, int times_at, uint64_t from, uint64_t to) {
     now = time;
     if (!enabled[kind]) return;
