@@ -40,16 +40,14 @@ fn a_copy_into_the_input_of_a_graph_races_with_its_launch() {
 
 #[test]
 fn nodes_of_one_graph_race_unless_they_depend_on_each_other() {
-    let branches = "nothing makes another branch of it wait for a branch of a graph";
-    check("forks", &["1 race", "WAW on", "cuMemsetD8Async", branches]);
+    let branches = "nothing makes another branch of the graph wait for one branch of a graph";
+    check(
+        "forks",
+        &["1 race", "WAW on", "at cuMemsetD8Async", branches],
+    );
     check(
         "built",
-        &[
-            "WAW on",
-            "cuGraphAddMemsetNode",
-            "scale",
-            "another branch of it",
-        ],
+        &["RAW on", "at cuGraphAddMemsetNode", "at scale", branches],
     );
 }
 

@@ -43,6 +43,8 @@ pub enum Behind {
 
 /// A position among the words: first the arguments, then what is behind pointers.
 pub type Word = u8;
+/// No word.
+const NONE: Word = Word::MAX;
 
 /// What a call does, with the positions of its operands. Numbers of 4 bytes are in the lower half of their word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,24 +120,20 @@ pub enum Does {
     EventOpen(Word),
     /// A stream that waits for what another process or library signals.
     WaitOutside(Word),
-    /// Stream; then, if the capture is one into a graph that exists: the graph and the nodes to depend on, as an array.
-    BeginCapture(Word, Option<(Word, Word)>),
+    /// Stream; if the capture is one into a graph: the graph, and the nodes to depend on, as an array.
+    BeginCapture(Word, Word, Word),
     /// Stream, graph.
     EndCapture(Word, Word),
     /// Stream, graph.
     CaptureInfo(Word, Word),
-    /// Stream, nodes as an array, flags.
-    CaptureDependencies(Word, Word, Word),
-    /// Graph.
-    GraphCreate(Word),
+    /// Stream, nodes as an array.
+    CaptureDependencies(Word, Word),
     /// Clone, original.
     GraphClone(Word, Word),
     /// Graph.
     GraphDestroy(Word),
-    /// Executable graph, graph.
+    /// An executable graph comes to be, or changes: its handle, graph.
     GraphInstantiate(Word, Word),
-    /// Executable graph, graph.
-    GraphUpdate(Word, Word),
     /// Executable graph.
     GraphExecDestroy(Word),
     /// Executable graph, stream.
@@ -144,10 +142,8 @@ pub enum Does {
     NodeAdd(Word, Word, Word, Part),
     /// Node, what it does from here on; the executable graph, if in that only.
     NodeSet(Word, Part, Option<Word>),
-    /// Node, executable graph, whether it does anything.
-    NodeEnable(Word, Word, Word),
-    /// Graph, two arrays: the nodes at the beginning and at the end of each edge. Whether the edges come to be.
-    Edges(Word, Word, bool),
+    /// Graph, whose edges change.
+    Edges(Word),
 }
 
 /// What a node of a graph does, and the first word that says more.
@@ -159,8 +155,6 @@ pub enum Part {
     Copy(Word),
     /// A `CUDA_MEMSET_NODE_PARAMS`.
     Memset(Word),
-    /// A function on the host.
-    Host,
     /// A graph, which is copied.
     Child(Word),
     /// A `CUDA_MEM_ALLOC_NODE_PARAMS`.
@@ -190,7 +184,7 @@ impl Part {
         // By `CUgraphNodeType`.
         let at = first + 2;
         let parts = [
-            Kernel(at, true), Copy(at + 2), Memset(at), Host, Child(at), Nothing, Wait(at), Record(at), Nothing, Nothing,
+            Kernel(at, true), Copy(at + 2), Memset(at), Nothing, Child(at), Nothing, Wait(at), Record(at), Nothing, Nothing,
             Alloc(at), Free(at), Nothing, Conditional(at),
         ];
         let number = words.get(usize::from(first)).map(|word| *word as u32);
@@ -345,24 +339,21 @@ pub const CALLS: &[ApiCall] = &[
     call([831, 832], "cuLaunchHostFunc_v2", 4, Exit, HostFunction(0), &[]),
     call([345, 437], "cuStreamAddCallback", 4, Exit, HostFunction(0), &[]),
 
-    call([495, 496], "cuStreamBeginCapture", 1, Exit, BeginCapture(0, None), &[]),
-    call([539, 540], "cuStreamBeginCapture_v2", 2, Exit, BeginCapture(0, None), &[]),
-    call([720, 721], "cuStreamBeginCaptureToGraph", 6, Exit, BeginCapture(0, Some((1, 6))), &[Array(2, 4, 1)]),
+    call([539, 540], "cuStreamBeginCapture_v2", 2, Exit, BeginCapture(0, NONE, NONE), &[]),
+    call([720, 721], "cuStreamBeginCaptureToGraph", 6, Exit, BeginCapture(0, 1, 6), &[Array(2, 4, 1)]),
     call([497, 498], "cuStreamEndCapture", 2, Exit, EndCapture(0, 2), &[Words(1, 1)]),
     call([629, 630], "cuStreamGetCaptureInfo_v2", 6, Exit, CaptureInfo(0, 6), &[Words(3, 1)]),
     call([729, 730], "cuStreamGetCaptureInfo_v3", 7, Exit, CaptureInfo(0, 7), &[Words(3, 1)]),
-    call([631, 632], "cuStreamUpdateCaptureDependencies", 4, Exit, CaptureDependencies(0, 4, 3), &[Array(1, 2, 1)]),
-    call([731, 732], "cuStreamUpdateCaptureDependencies_v2", 5, Exit, CaptureDependencies(0, 5, 4), &[Array(1, 3, 1)]),
+    call([631, 632], "cuStreamUpdateCaptureDependencies", 4, Exit, CaptureDependencies(0, 4), &[Array(1, 2, 1)]),
+    call([731, 732], "cuStreamUpdateCaptureDependencies_v2", 5, Exit, CaptureDependencies(0, 5), &[Array(1, 3, 1)]),
 
-    call([501, 0], "cuGraphCreate", 2, Exit, GraphCreate(2), &[Words(0, 1)]),
     call([523, 0], "cuGraphClone", 2, Exit, GraphClone(2, 1), &[Words(0, 1)]),
     call([517, 0], "cuGraphDestroy", 1, Exit, GraphDestroy(0), &[]),
-    call([513, 0], "cuGraphInstantiate", 5, Exit, GraphInstantiate(5, 1), &[Words(0, 1)]),
     call([578, 0], "cuGraphInstantiate_v2", 5, Exit, GraphInstantiate(5, 1), &[Words(0, 1)]),
     call([643, 0], "cuGraphInstantiateWithFlags", 3, Exit, GraphInstantiate(3, 1), &[Words(0, 1)]),
     call([656, 657], "cuGraphInstantiateWithParams", 3, Exit, GraphInstantiate(3, 1), &[Words(0, 1)]),
-    call([561, 0], "cuGraphExecUpdate", 4, Exit, GraphUpdate(0, 1), &[]),
-    call([696, 0], "cuGraphExecUpdate_v2", 3, Exit, GraphUpdate(0, 1), &[]),
+    call([561, 0], "cuGraphExecUpdate", 4, Exit, GraphInstantiate(0, 1), &[]),
+    call([696, 0], "cuGraphExecUpdate_v2", 3, Exit, GraphInstantiate(0, 1), &[]),
     call([516, 0], "cuGraphExecDestroy", 1, Exit, GraphExecDestroy(0), &[]),
     call([514, 515], "cuGraphLaunch", 2, Exit, GraphLaunch(0, 1), &[]),
 
@@ -370,37 +361,33 @@ pub const CALLS: &[ApiCall] = &[
     call([689, 0], "cuGraphAddKernelNode_v2", 5, Exit, NodeAdd(5, 1, 15, Part::Kernel(6, true)), &[Words(0, 1), Words(4, 9), Array(2, 3, 1)]),
     call([504, 0], "cuGraphAddMemcpyNode", 6, Exit, NodeAdd(6, 1, 32, Part::Copy(7)), &[Words(0, 1), Words(4, 25), Array(2, 3, 1)]),
     call([506, 0], "cuGraphAddMemsetNode", 6, Exit, NodeAdd(6, 1, 12, Part::Memset(7)), &[Words(0, 1), Words(4, 5), Array(2, 3, 1)]),
-    call([530, 0], "cuGraphAddHostNode", 5, Exit, NodeAdd(5, 1, 6, Part::Host), &[Words(0, 1), Array(2, 3, 1)]),
+    call([530, 0], "cuGraphAddHostNode", 5, Exit, NodeAdd(5, 1, 6, Part::Nothing), &[Words(0, 1), Array(2, 3, 1)]),
     call([525, 0], "cuGraphAddChildGraphNode", 5, Exit, NodeAdd(5, 1, 6, Part::Child(4)), &[Words(0, 1), Array(2, 3, 1)]),
     call([526, 0], "cuGraphAddEmptyNode", 4, Exit, NodeAdd(4, 1, 5, Part::Nothing), &[Words(0, 1), Array(2, 3, 1)]),
     call([589, 0], "cuGraphAddEventRecordNode", 5, Exit, NodeAdd(5, 1, 6, Part::Record(4)), &[Words(0, 1), Array(2, 3, 1)]),
     call([590, 0], "cuGraphAddEventWaitNode", 5, Exit, NodeAdd(5, 1, 6, Part::Wait(4)), &[Words(0, 1), Array(2, 3, 1)]),
     call([638, 0], "cuGraphAddMemAllocNode", 5, Exit, NodeAdd(5, 1, 21, Part::Alloc(6)), &[Words(0, 1), Words(4, 15), Array(2, 3, 1)]),
     call([639, 0], "cuGraphAddMemFreeNode", 5, Exit, NodeAdd(5, 1, 6, Part::Free(4)), &[Words(0, 1), Array(2, 3, 1)]),
-    call([669, 0], "cuGraphAddBatchMemOpNode", 5, Exit, NodeAdd(5, 1, 6, Part::Nothing), &[Words(0, 1), Array(2, 3, 1)]),
-    call([618, 0], "cuGraphAddExternalSemaphoresSignalNode", 5, Exit, NodeAdd(5, 1, 6, Part::Nothing), &[Words(0, 1), Array(2, 3, 1)]),
-    call([621, 0], "cuGraphAddExternalSemaphoresWaitNode", 5, Exit, NodeAdd(5, 1, 6, Part::Nothing), &[Words(0, 1), Array(2, 3, 1)]),
     call([712, 0], "cuGraphAddNode", 5, Exit, NodeAdd(5, 1, 38, Part::Any(6)), &[Words(0, 1), Words(4, 32), Array(2, 3, 1)]),
     call([723, 0], "cuGraphAddNode_v2", 6, Exit, NodeAdd(6, 1, 39, Part::Any(7)), &[Words(0, 1), Words(5, 32), Array(2, 4, 1)]),
     call([863, 0], "cuGraphAddNode_v3", 6, Exit, NodeAdd(6, 1, 39, Part::Any(7)), &[Words(0, 1), Words(5, 32), Array(2, 4, 1)]),
-    call([521, 0], "cuGraphKernelNodeSetParams", 2, Exit, NodeSet(0, Part::Kernel(2, false), None), &[Words(1, 7)]),
     call([691, 0], "cuGraphKernelNodeSetParams_v2", 2, Exit, NodeSet(0, Part::Kernel(2, true), None), &[Words(1, 9)]),
     call([520, 0], "cuGraphMemcpyNodeSetParams", 2, Exit, NodeSet(0, Part::Copy(2), None), &[Words(1, 25)]),
     call([508, 0], "cuGraphMemsetNodeSetParams", 2, Exit, NodeSet(0, Part::Memset(2), None), &[Words(1, 5)]),
     call([713, 0], "cuGraphNodeSetParams", 2, Exit, NodeSet(0, Part::Any(2), None), &[Words(1, 32)]),
     call([864, 0], "cuGraphNodeSetParams_v2", 2, Exit, NodeSet(0, Part::Any(2), None), &[Words(1, 32)]),
     call([522, 0], "cuGraphDestroyNode", 1, Exit, NodeSet(0, Part::Nothing, None), &[]),
-    call([538, 0], "cuGraphExecKernelNodeSetParams", 3, Exit, NodeSet(1, Part::Kernel(3, false), Some(0)), &[Words(2, 7)]),
     call([692, 0], "cuGraphExecKernelNodeSetParams_v2", 3, Exit, NodeSet(1, Part::Kernel(3, true), Some(0)), &[Words(2, 9)]),
     call([562, 0], "cuGraphExecMemcpyNodeSetParams", 4, Exit, NodeSet(1, Part::Copy(4), Some(0)), &[Words(2, 25)]),
     call([563, 0], "cuGraphExecMemsetNodeSetParams", 4, Exit, NodeSet(1, Part::Memset(4), Some(0)), &[Words(2, 5)]),
     call([586, 0], "cuGraphExecChildGraphNodeSetParams", 3, Exit, NodeSet(1, Part::Child(2), Some(0)), &[]),
     call([714, 0], "cuGraphExecNodeSetParams", 3, Exit, NodeSet(1, Part::Any(3), Some(0)), &[Words(2, 32)]),
-    call([650, 0], "cuGraphNodeSetEnabled", 3, Exit, NodeEnable(1, 0, 2), &[]),
-    call([518, 0], "cuGraphAddDependencies", 4, Exit, Edges(0, 4, true), &[Array(1, 3, 1), Array(2, 3, 1)]),
-    call([727, 0], "cuGraphAddDependencies_v2", 5, Exit, Edges(0, 5, true), &[Array(1, 4, 1), Array(2, 4, 1)]),
-    call([519, 0], "cuGraphRemoveDependencies", 4, Exit, Edges(0, 4, false), &[Array(1, 3, 1), Array(2, 3, 1)]),
-    call([728, 0], "cuGraphRemoveDependencies_v2", 5, Exit, Edges(0, 5, false), &[Array(1, 4, 1), Array(2, 4, 1)]),
+    // Whether it does anything from here on is not followed.
+    call([650, 0], "cuGraphNodeSetEnabled", 3, Exit, NodeSet(1, Part::Nothing, Some(0)), &[]),
+    call([518, 0], "cuGraphAddDependencies", 4, Exit, Edges(0), &[]),
+    call([727, 0], "cuGraphAddDependencies_v2", 5, Exit, Edges(0), &[]),
+    call([519, 0], "cuGraphRemoveDependencies", 4, Exit, Edges(0), &[]),
+    call([728, 0], "cuGraphRemoveDependencies_v2", 5, Exit, Edges(0), &[]),
 ];
 
 impl ApiCall {
@@ -436,7 +423,7 @@ impl ApiCall {
         let word = |at: Word| words.get(usize::from(at)).copied().unwrap_or(0);
         let places = match (self.what, self.part(words)) {
             (Launch(kernel, _, parameters, extra), _) => {
-                [kernel, parameters, extra.unwrap_or(Word::MAX)]
+                [kernel, parameters, extra.unwrap_or(NONE)]
             }
             (LaunchEx(kernel, _, parameters, extra), _) => [kernel, parameters, extra],
             (_, Some(Part::Kernel(at, true))) if word(at) == 0 => [at + 7, at + 5, at + 6],

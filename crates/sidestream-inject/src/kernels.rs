@@ -50,15 +50,13 @@ impl Kernels {
             // SAFETY: the type is that of `cuda.h`.
             unsafe { driver.function::<ParameterFn>(name) }
         };
-        let named = |name: &CStr| {
-            // SAFETY: as above.
-            unsafe { driver.function::<NameFn>(name) }
-        };
         Kernels {
             known: Mutex::new(HashMap::new()),
             of_function: find(c"cuFuncGetParamInfo"),
             of_kernel: find(c"cuKernelGetParamInfo"),
-            names: [named(c"cuFuncGetName"), named(c"cuKernelGetName")],
+            // SAFETY: as above.
+            names: [c"cuFuncGetName", c"cuKernelGetName"]
+                .map(|name| unsafe { driver.function(name) }),
             lowest: AtomicU64::new(u64::MAX),
             highest: AtomicU64::new(0),
         }

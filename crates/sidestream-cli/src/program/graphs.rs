@@ -3,28 +3,33 @@
 //! A launch is one operation that does what all nodes do. Where two nodes of a graph conflict and nothing orders them, they are told
 //! once as operations of their own, on streams and a buffer of their own, so that the checker finds their race and no other.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use sidestream::log::{Record, limits};
 use sidestream::op::*;
-use sidestream_inject::calls::{ApiCall, Does, Part, Word};
+use sidestream_inject::calls::{ApiCall, Does, Part};
 
 use super::copies::Area;
-use super::translate::{ADDRESSES, Hears, Now, Process};
+use super::translate::{ADDRESSES, Hears, LEGACY, Now, Process};
 
 /// What is known of the graphs of a process.
 #[derive(Default)]
 pub struct Graphs {
-    /// By handle; one that is being captured, and for whose handle the program has not asked, by a number of its own.
+    /// By key.
     graphs: HashMap<u64, Graph>,
+    /// By handle: the key of a captured graph. Those of others are their handles.
+    keys: HashMap<u64, u64>,
+    begun: u64,
+    /// By the graph's key.
+    captures: BTreeMap<u64, Capture>,
+    /// By event that was last recorded in a capture: the graph's key, and the nodes that a wait depends on.
+    events: HashMap<EventId, (u64, Nodes)>,
     /// By handle: the number, the graph, and what a launch does.
     executables: HashMap<u64, (GraphId, Graph, Accesses)>,
     declared: u32,
     spare: Vec<GraphId>,
-    captures: Vec<Capture>,
-    begun: u64,
-    /// By event that was last recorded in a capture: the capture's number, and the nodes that a wait depends on.
-    events: HashMap<EventId, (u64, Nodes)>,
+    /// While a node is made: what it does.
+    making: Option<Node>,
     /// The streams on which nodes are told, and the call sites of those that were.
     branches: Option<[StreamId; 2]>,
     told: HashSet<[SiteId; 2]>,
@@ -40,14 +45,12 @@ struct Graph {
 /// Nodes, by their places in a graph.
 type Nodes = BTreeSet<usize>;
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Node {
     /// Zero if it is not known.
     handle: u64,
-    site: SiteId,
-    /// What it does, in some stream.
-    kind: Option<Kind>,
-    accesses: Accesses,
+    /// What it does, in any stream.
+    does: Option<Op>,
     /// The nodes that it depends on.
     after: Nodes,
     /// The graphs that may be executed in its place.
@@ -55,10 +58,7 @@ struct Node {
 }
 
 struct Capture {
-    number: u64,
     origin: StreamId,
-    /// Its graph's key.
-    graph: u64,
     /// By stream that takes part: the nodes on which its next one depends.
     last: HashMap<StreamId, Nodes>,
 }
@@ -66,7 +66,7 @@ struct Capture {
 /// The largest number of nodes of a graph whose order is checked: that takes the square of it in time.
 const MAX_NODES: usize = 4096;
 /// How deep bodies may be nested in bodies.
-const DEPTH: u32 = 8;
+const DEPTH: u32 = 4;
 
 impl Graph {
     fn at(&self, handle: u64) -> Option<usize> {
@@ -81,182 +81,127 @@ impl Graph {
     }
 
     /// Makes a node do something else.
-    fn set(&mut self, handle: u64, made: Node) {
-        if let Some(at) = self.at(handle) {
+    fn set(&mut self, made: Node) {
+        if let Some(at) = self.at(made.handle) {
             let after = std::mem::take(&mut self.nodes[at].after);
-            self.nodes[at] = Node {
-                handle,
-                after,
-                ..made
-            };
-            return;
+            self.nodes[at] = Node { after, ..made };
+        } else {
+            // It is one of the nodes without a known handle, and what that did is over.
+            self.nodes.retain(|node| node.handle != 0);
+            self.nodes.push(made);
         }
-        // It is one of the nodes without a known handle, and what that did is over.
-        self.nodes.retain(|node| node.handle != 0);
-        self.nodes.push(Node { handle, ..made });
-        self.is_vague = true;
     }
 
     /// Returns the pairs of nodes that conflict and that nothing orders, with the buffer.
-    fn races(&self) -> Vec<(&Node, &Node, BufferId)> {
-        let count = self.nodes.len();
-        if self.is_vague || count > MAX_NODES {
-            return Vec::new();
-        }
-        // By node: the nodes before it, as bits. An edge to an earlier node takes another round.
-        let mut before = vec![vec![0_u64; count.div_ceil(64)]; count];
-        let mut is_new = true;
-        while std::mem::take(&mut is_new) {
-            for (at, node) in self.nodes.iter().enumerate() {
-                for &from in &node.after {
-                    before[from][from / 64] |= 1 << (from % 64);
-                    if let Ok([to, from]) = before.get_disjoint_mut([at, from]) {
-                        for (to, from) in to.iter_mut().zip(from) {
-                            is_new |= *from & !*to != 0;
-                            *to |= *from;
-                        }
-                    }
+    fn races(&self) -> Vec<([&Op; 2], BufferId)> {
+        let is_checked = !self.is_vague && self.nodes.len() <= MAX_NODES;
+        let nodes = self.nodes.iter().enumerate().filter(|_| is_checked);
+        // By node: the nodes before it, as bits. Each was added later than those.
+        let (mut before, mut races) = (Vec::<Vec<u64>>::new(), Vec::new());
+        for (at, node) in nodes {
+            let mut bits = vec![0; at / 64 + 1];
+            for &from in node.after.range(..at) {
+                bits[from / 64] |= 1 << (from % 64);
+                for (bits, from) in bits.iter_mut().zip(&before[from]) {
+                    *bits |= from;
                 }
             }
-        }
-        let is_before = |from: usize, to: usize| before[to][from / 64] >> (from % 64) & 1 == 1;
-        let mut races = Vec::new();
-        for (second, to) in self.nodes.iter().enumerate() {
-            for first in (0..second).filter(|at| !is_before(*at, second) && !is_before(second, *at))
-            {
-                let from = &self.nodes[first];
-                let conflict = |x: &Access| to.accesses.iter().any(|y| conflict(x, y));
-                let access = from.accesses.iter().find(|access| conflict(access));
-                races.extend(access.map(|access| (from, to, access.buffer)));
+            for first in (0..at).filter(|at| bits[at / 64] >> (at % 64) & 1 == 0) {
+                for (from, to) in self.nodes[first].does.iter().zip(&node.does) {
+                    let conflicts = |x: &&Access| to.accesses.iter().any(|y| conflict(x, y));
+                    let found = from.accesses.iter().find(conflicts);
+                    races.extend(found.map(|access| ([from, to], access.buffer)));
+                }
             }
+            before.push(bits);
         }
         races
     }
 }
 
+/// Whether two accesses that nothing orders are a race.
 fn conflict(x: &Access, y: &Access) -> bool {
     let meets = x.buffer == y.buffer && x.start < y.end && y.start < x.end;
     meets && (x.mode != Mode::Read || y.mode != Mode::Read)
 }
 
-impl Node {
-    fn new(site: SiteId, kind: Option<Kind>, accesses: Accesses) -> Node {
-        let (handle, after, bodies) = Default::default();
-        Node {
-            handle,
-            site,
-            kind,
-            accesses,
-            after,
-            bodies,
-        }
-    }
-}
-
 impl Graphs {
-    /// Returns the capture in which a stream takes part.
-    fn capture(&mut self, stream: StreamId) -> Option<&mut Capture> {
-        self.captures
-            .iter_mut()
-            .find(|capture| capture.last.contains_key(&stream))
-    }
-
     /// Whether a call in a stream makes a node.
-    pub fn is_captured(&mut self, kind: Kind) -> bool {
-        kind.stream()
-            .is_some_and(|stream| self.capture(stream).is_some())
+    pub fn is_captured(&self, kind: Kind) -> bool {
+        let has = |stream| {
+            self.captures
+                .values()
+                .any(|capture| capture.last.contains_key(&stream))
+        };
+        self.making.is_some() || kind.stream().is_some_and(has)
     }
 
     /// Takes a call in a stream: in a capture, it makes a node or adds an order. Returns whether it did. An external record
     /// or wait is one of the graph's launches.
-    pub fn take(
-        &mut self,
-        kind: Kind,
-        site: SiteId,
-        accesses: &[Access],
-        is_external: bool,
-    ) -> bool {
-        let Some(stream) = kind.stream().filter(|_| !self.captures.is_empty()) else {
+    pub fn take(&mut self, op: &Op, is_external: bool) -> bool {
+        let Some(stream) = op.kind.stream() else {
             return false;
         };
-        let capture = self
-            .captures
-            .iter_mut()
-            .position(|c| c.last.contains_key(&stream));
-        match (kind, kind.class(), capture) {
-            (Kind::Record { event, .. }, ..) if !is_external => {
-                self.events.remove(&event);
-                if let Some(at) = capture {
-                    let Capture { number, last, .. } = &self.captures[at];
-                    self.events.insert(event, (*number, last[&stream].clone()));
-                }
-                capture.is_some()
+        if let Some(made) = &mut self.making {
+            made.does = Some(op.clone());
+            return true;
+        }
+        if let Kind::Wait { event, .. } = op.kind
+            && let Some((key, nodes)) = self.events.get(&event).filter(|_| !is_external)
+            && let Some(of_event) = self.captures.get_mut(key)
+        {
+            of_event.last.entry(stream).or_default().extend(nodes);
+        }
+        let mut captures = self.captures.iter_mut();
+        let capture = captures.find(|(_, capture)| capture.last.contains_key(&stream));
+        match (op.kind, capture) {
+            (Kind::Record { event, .. }, capture) if !is_external => {
+                let recorded = capture.map(|(key, capture)| (*key, capture.last[&stream].clone()));
+                let is_captured = recorded.is_some();
+                self.events.insert(event, recorded.unwrap_or_default());
+                is_captured
             }
-            (Kind::Wait { event, .. }, ..) if !is_external => {
-                let (number, nodes) = self.events.get(&event).cloned().unwrap_or_default();
-                let of_event = self.captures.iter_mut().find(|c| c.number == number);
-                let joins = of_event.map(|c| c.last.entry(stream).or_default().extend(nodes));
-                joins.is_some() || capture.is_some()
-            }
-            (Kind::DestroyStream { .. }, _, Some(at)) => {
-                self.captures[at].last.remove(&stream);
+            (Kind::Wait { .. }, Some(_)) if !is_external => true,
+            (Kind::DestroyStream { .. }, Some((_, capture))) => {
+                capture.last.remove(&stream);
                 false
             }
-            (_, Class::MallocAsync | Class::FreeAsync | Class::Record | Class::Wait, Some(at)) => {
-                self.add(at, stream, Node::new(site, Some(kind), accesses.into()))
+            (Kind::SyncStream { .. } | Kind::QueryStream { .. }, _) | (_, None) => false,
+            (_, Some((key, capture))) => {
+                let nodes = &mut self.graphs.entry(*key).or_default().nodes;
+                let after = capture.last.insert(stream, Nodes::from([nodes.len()]));
+                let (does, after) = (Some(op.clone()), after.unwrap_or_default());
+                nodes.push(Node {
+                    does,
+                    after,
+                    ..Node::default()
+                });
+                true
             }
-            (_, class, Some(at)) if class.is_work() => {
-                self.add(at, stream, Node::new(site, Some(kind), accesses.into()))
-            }
-            _ => false,
         }
     }
 
-    fn add(&mut self, capture: usize, stream: StreamId, node: Node) -> bool {
-        let Capture { graph, last, .. } = &mut self.captures[capture];
-        let nodes = &mut self.graphs.entry(*graph).or_default().nodes;
-        let after = last
-            .insert(stream, Nodes::from([nodes.len()]))
-            .unwrap_or_default();
-        nodes.push(Node { after, ..node });
-        true
-    }
-
-    /// Returns a graph as it is now.
-    fn of(&self, handle: u64) -> Graph {
-        self.graphs.get(&handle).cloned().unwrap_or_default()
-    }
-
-    /// Gives the graph of a capture its handle.
-    fn name(&mut self, stream: StreamId, handle: u64) {
-        if let Some(capture) = self.capture(stream).filter(|_| handle != 0) {
-            let key = std::mem::replace(&mut capture.graph, handle);
-            let graph = self.graphs.remove(&key).unwrap_or_default();
-            self.graphs.insert(handle, graph);
-        }
+    fn at(&mut self, handle: u64) -> &mut Graph {
+        let key = self.keys.get(&handle).copied().unwrap_or(handle);
+        self.graphs.entry(key).or_default()
     }
 
     /// Returns what a graph does as a whole. A body may not be executed at all.
-    fn all(&self, graph: &Graph, depth: u32) -> Accesses {
+    fn all(&mut self, graph: &Graph, depth: u32) -> Accesses {
         let mut all = Vec::new();
         for node in &graph.nodes {
-            all.extend(node.accesses.iter().map(|access| match access.mode {
-                Mode::Write if depth > 0 => Access {
-                    mode: Mode::MayWrite,
-                    ..*access
-                },
-                _ => *access,
-            }));
-            let bodies = node.bodies.iter().filter(|_| depth < DEPTH);
-            all.extend(
-                bodies
-                    .filter_map(|body| self.graphs.get(body))
-                    .flat_map(|body| self.all(body, depth + 1)),
-            );
+            all.extend(node.does.iter().flat_map(|op| &op.accesses));
+            for body in node.bodies.iter().filter(|_| depth < DEPTH) {
+                let body = self.at(*body).clone();
+                all.extend(self.all(&body, depth + 1));
+            }
         }
-        all.sort_unstable_by_key(|access| {
-            (access.buffer, access.start, access.end, access.mode as u8)
-        });
+        for access in all.iter_mut().filter(|_| depth > 0) {
+            if access.mode == Mode::Write {
+                access.mode = Mode::MayWrite;
+            }
+        }
+        all.sort_unstable_by_key(|x| (x.buffer, x.start, x.end, x.mode as u8));
         all.dedup();
         all.truncate(limits::ACCESSES as usize);
         all.into()
@@ -265,12 +210,8 @@ impl Graphs {
     /// Sets what launches of an executable graph do.
     fn set(&mut self, handle: u64, graph: Graph) {
         let accesses = self.all(&graph, 0);
-        let known = self
-            .executables
-            .get(&handle)
-            .map(|known| known.0)
-            .or_else(|| self.spare.pop());
-        let id = known.unwrap_or_else(|| {
+        let known = self.executables.get(&handle).map(|known| known.0);
+        let id = known.or_else(|| self.spare.pop()).unwrap_or_else(|| {
             self.declared += 1;
             GraphId(self.declared % limits::GRAPHS)
         });
@@ -283,71 +224,62 @@ impl Process {
     pub(super) fn graph(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
         let word = |at| now.word(at);
         match call.what {
-            Does::BeginCapture(stream, into) => {
+            Does::BeginCapture(stream, graph, nodes) => {
                 let origin = self.stream(now, word(stream), out);
-                self.graphs.begun += 1;
-                let number = self.graphs.begun;
-                let graph = into.map_or(1 << 63 | number, |(graph, _)| word(graph));
-                let nodes = into.map_or(&[][..], |(_, nodes)| now.array(nodes));
-                let nodes = self.graphs.graphs.entry(graph).or_default().named(nodes);
-                let last = HashMap::from([(origin, nodes)]);
-                self.graphs.captures.push(Capture {
-                    number,
-                    origin,
-                    graph,
-                    last,
-                });
+                let of = &mut self.graphs;
+                of.begun += 1;
+                let key = match word(graph) {
+                    0 => 1 << 63 | of.begun,
+                    graph => graph,
+                };
+                let last = HashMap::from([(origin, of.at(key).named(now.array(nodes)))]);
+                of.captures.insert(key, Capture { origin, last });
             }
-            Does::EndCapture(stream, graph) => {
+            Does::EndCapture(stream, graph) | Does::CaptureInfo(stream, graph) => {
                 let stream = self.stream(now, word(stream), out);
-                self.graphs.name(stream, word(graph));
-                self.graphs
-                    .captures
-                    .retain(|capture| capture.origin != stream);
+                let Graphs { keys, captures, .. } = &mut self.graphs;
+                for (key, _) in captures
+                    .iter()
+                    .filter(|(_, c)| c.last.contains_key(&stream))
+                {
+                    keys.insert(word(graph), *key);
+                }
+                let is_end = matches!(call.what, Does::EndCapture(..));
+                captures.retain(|_, capture| !is_end || capture.origin != stream);
             }
-            Does::CaptureInfo(stream, graph) => {
+            // Nodes that the next one did not depend on stay among those that it does.
+            Does::CaptureDependencies(stream, nodes) => {
                 let stream = self.stream(now, word(stream), out);
-                self.graphs.name(stream, word(graph));
-            }
-            Does::CaptureDependencies(stream, nodes, flags) => {
-                let stream = self.stream(now, word(stream), out);
-                let (of, nodes) = (&mut self.graphs, now.array(nodes));
-                let capture = of
-                    .captures
-                    .iter_mut()
-                    .find(|c| c.last.contains_key(&stream));
-                if let Some(Capture { graph, last, .. }) = capture {
-                    let mut nodes = of.graphs.entry(*graph).or_default().named(nodes);
-                    // `CU_STREAM_ADD_CAPTURE_DEPENDENCIES`.
-                    if word(flags) & 1 == 0 {
-                        nodes.extend(&last[&stream]);
+                let Graphs {
+                    graphs, captures, ..
+                } = &mut self.graphs;
+                for (key, Capture { last, .. }) in captures {
+                    if let Some(last) = last.get_mut(&stream) {
+                        last.extend(graphs.entry(*key).or_default().named(now.array(nodes)));
                     }
-                    last.insert(stream, nodes);
                 }
             }
-            Does::GraphCreate(graph) => {
-                self.graphs.graphs.insert(word(graph), Graph::default());
-            }
             Does::GraphClone(clone, original) => {
-                let mut graph = self.graphs.of(word(original));
+                let mut graph = self.graphs.at(word(original)).clone();
                 graph.nodes.iter_mut().for_each(|node| node.handle = 0);
-                self.graphs.graphs.insert(word(clone), graph);
+                *self.graphs.at(word(clone)) = graph;
             }
             Does::GraphDestroy(graph) => {
-                self.graphs.graphs.remove(&word(graph));
+                let Graphs { keys, graphs, .. } = &mut self.graphs;
+                let key = keys.remove(&word(graph)).unwrap_or(word(graph));
+                let graph = graphs.remove(&key).unwrap_or_default();
+                for body in graph.nodes.iter().flat_map(|node| &node.bodies) {
+                    graphs.remove(body);
+                }
             }
             Does::GraphInstantiate(executable, graph) => {
-                let graph = self.graphs.of(word(graph));
+                let mut graph = self.graphs.at(word(graph)).clone();
                 self.inside(now, &graph, out);
-                self.graphs.set(word(executable), graph);
-            }
-            Does::GraphUpdate(executable, graph) => {
-                let mut graph = self.graphs.of(word(graph));
-                // The handles of nodes remain those of the graph from which it was instantiated.
-                if let Some((_, old, _)) = self.graphs.executables.get(&word(executable)) {
-                    for (new, old) in graph.nodes.iter_mut().zip(&old.nodes) {
-                        new.handle = old.handle;
-                    }
+                // After an update, the handles of nodes remain those of the graph from which it was instantiated.
+                let old = self.graphs.executables.get(&word(executable));
+                let old = old.into_iter().flat_map(|(_, old, _)| &old.nodes);
+                for (new, old) in graph.nodes.iter_mut().zip(old) {
+                    new.handle = old.handle;
                 }
                 self.graphs.set(word(executable), graph);
             }
@@ -361,148 +293,113 @@ impl Process {
                     self.graphs.set(executable, Graph::default());
                 }
                 let (graph, nodes, accesses) = &self.graphs.executables[&executable];
-                let (launch, accesses) = (
-                    Kind::GraphLaunch {
-                        stream,
-                        graph: *graph,
-                    },
-                    accesses.clone(),
-                );
-                let kinds: Vec<Kind> = nodes.nodes.iter().filter_map(|node| node.kind).collect();
-                let of = |class| kinds.iter().filter(move |kind| kind.class() == class);
-                for wait in of(Class::Wait) {
-                    self.op(now, in_stream(*wait, stream), &[], out);
+                let (graph, accesses) = (*graph, accesses.clone());
+                let ops = nodes.nodes.iter().flat_map(|node| &node.does);
+                let kinds: Vec<Kind> = ops.map(|op| op.kind).collect();
+                for kind in &kinds {
+                    if let Kind::Wait { event, .. } = *kind {
+                        self.op(now, Kind::Wait { event, stream }, &[], out);
+                    }
                 }
-                self.op(now, launch, &accesses, out);
-                for record in of(Class::Record) {
-                    self.op(now, in_stream(*record, stream), &[], out);
-                }
-            }
-            Does::Edges(graph, from, is_added) => {
-                let (graph, from) = (
-                    self.graphs.graphs.entry(word(graph)).or_default(),
-                    now.array(from),
-                );
-                let to = now
-                    .words
-                    .get(call.end(now.words).saturating_sub(from.len())..);
-                for (from, to) in from.iter().zip(to.unwrap_or_default()) {
-                    let (from, to) = (graph.named(&[*from]), graph.named(&[*to]));
-                    for to in to {
-                        let after = &mut graph.nodes[to].after;
-                        after.retain(|at| !from.contains(at));
-                        after.extend(from.iter().filter(|_| is_added));
+                self.op(now, Kind::GraphLaunch { stream, graph }, &accesses, out);
+                for kind in kinds {
+                    if let Kind::Record { event, .. } = kind {
+                        self.op(now, Kind::Record { event, stream }, &[], out);
                     }
                 }
             }
-            Does::NodeAdd(node, graph, after, part) => {
-                let mut made = self.node(call, part.said(now.words), now, out);
-                let graph = self.graphs.graphs.entry(word(graph)).or_default();
-                (made.handle, made.after) = (word(node), graph.named(now.array(after)));
+            Does::Edges(graph) => self.graphs.at(word(graph)).is_vague = true,
+            Does::NodeAdd(node, graph, after, _) => {
+                let mut made = self.node(call, word(node), now, out);
+                let graph = self.graphs.at(word(graph));
+                made.after = graph.named(now.array(after));
                 graph.nodes.push(made);
             }
-            Does::NodeSet(node, part, executable) => {
-                let (made, node) = (self.node(call, part.said(now.words), now, out), word(node));
-                let of = &mut self.graphs;
-                let Some(executable) = executable.map(word) else {
-                    let mut all = of.graphs.values_mut();
-                    if let Some(graph) = all.find(|graph| graph.at(node).is_some()) {
-                        graph.set(node, made);
-                    }
-                    return;
-                };
-                if let Some((_, graph, _)) = of.executables.get_mut(&executable) {
-                    let mut graph = std::mem::take(graph);
-                    graph.set(node, made);
-                    of.set(executable, graph);
+            Does::NodeSet(node, _, Some(executable)) => {
+                let (node, executable) = (self.node(call, word(node), now, out), word(executable));
+                let known = self.graphs.executables.get(&executable);
+                let mut graph = known.map_or(Graph::default(), |(_, graph, _)| graph.clone());
+                graph.set(node);
+                self.graphs.set(executable, graph);
+            }
+            Does::NodeSet(node, _, None) => {
+                let node = self.node(call, word(node), now, out);
+                let mut graphs = self.graphs.graphs.values_mut();
+                if let Some(graph) = graphs.find(|graph| graph.at(node.handle).is_some()) {
+                    graph.set(node);
                 }
             }
             _ => {}
         }
     }
 
-    /// Returns a node that does this.
-    fn node(&mut self, call: &ApiCall, part: Part, now: &Now<'_>, out: &mut dyn Hears) -> Node {
-        let word = |at: Word| now.word(at);
+    /// Returns the node that a call describes, in the place of which it is not known yet.
+    fn node(&mut self, call: &ApiCall, handle: u64, now: &Now<'_>, out: &mut dyn Hears) -> Node {
+        let word = |at| now.word(at);
         let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
-        let (stream, mut accesses, mut bodies) = (StreamId(0), Accesses::new(), Vec::new());
-        let kind = match part {
+        let (stream, mut node) = (self.stream(now, LEGACY, out), Node::default());
+        node.handle = handle;
+        self.graphs.making = Some(node);
+        let part = call.part(now.words).unwrap_or(Part::Nothing);
+        match part {
             Part::Kernel(..) => {
                 let kernel = call.kernel(now.words).map_or(0, |[kernel, ..]| kernel);
-                accesses = self.kernel_accesses(kernel, rest);
-                Kind::kernel(stream)
+                let accesses = self.kernel_accesses(kernel, rest);
+                self.op(now, Kind::kernel(stream), &accesses, out);
             }
             Part::Copy(first) => {
                 let (to, from) = Area::both_3d(now, first);
-                let from = self.touched(from, Mode::Read, &mut accesses);
-                let to = self.touched(to, Mode::Write, &mut accesses);
-                let [from, to] = [from, to].map(|memory| memory.unwrap_or(Memory::Pageable));
-                Kind::Copy { stream, from, to }
+                self.copy(now, to, from, (false, false), Some(LEGACY), out);
             }
             Part::Memset(first) => {
-                let [at, pitch, each, width, height] = [0, 1, 2, 3, 4].map(|at| word(first + at));
+                let [at, pitch, each, width, height] = now.words_at(first);
                 let area = Area::of_rows(at, width.saturating_mul(each >> 32), pitch, height);
-                self.touched(area, Mode::Write, &mut accesses);
-                Kind::Memset { stream }
+                self.memset(now, area, Some(LEGACY), out);
             }
-            Part::Host => Kind::HostFunc {
-                stream,
-                raises: None,
-            },
             Part::Child(graph) => {
-                let child = self.graphs.of(word(graph));
-                self.inside(now, &child, out);
-                accesses = self.graphs.all(&child, 0);
-                Kind::kernel(stream)
+                let child = self.graphs.at(word(graph)).clone();
+                let all = self.graphs.all(&child, 0);
+                self.op(now, Kind::kernel(stream), &all, out);
             }
             Part::Conditional(_) => {
-                bodies = rest.to_vec();
-                Kind::kernel(stream)
+                self.op(now, Kind::kernel(stream), &[], out);
+                let node = self.graphs.making.as_mut();
+                node.map(|node| node.bodies = rest.to_vec())
+                    .unwrap_or_default()
             }
             Part::Alloc(first) => {
                 let (at, bytes) = (word(first + 14), word(first + 13));
                 let kind = Kind::MallocAsync { stream };
-                accesses.extend(self.allocated(at, bytes, Memory::Device, kind, out));
-                self.memory
-                    .at(at)
-                    .into_iter()
-                    .for_each(|range| range.is_of_graph = true);
-                kind
+                self.made(now, at, bytes, Memory::Device, kind, out);
             }
             Part::Free(at) => {
-                accesses.extend(
-                    self.memory
-                        .remove(word(at))
-                        .map(|range| range.all(Mode::Write)),
-                );
-                Kind::FreeAsync { stream }
+                let range = self.memory.remove(word(at));
+                let all = range.map(|range| range.all(Mode::Write));
+                self.op(now, Kind::FreeAsync { stream }, all.as_slice(), out);
             }
-            Part::Record(event) => Kind::Record {
-                event: self.event(word(event), out),
-                stream,
-            },
-            Part::Wait(event) => Kind::Wait {
-                event: self.event(word(event), out),
-                stream,
-            },
-            Part::Any(_) | Part::Nothing => return Node::new(now.site, None, accesses),
-        };
-        Node {
-            bodies,
-            ..Node::new(now.site, Some(kind), accesses)
+            Part::Record(event) | Part::Wait(event) => {
+                let event = self.event(word(event), out);
+                let kind = match part {
+                    Part::Wait(_) => Kind::Wait { event, stream },
+                    _ => Kind::Record { event, stream },
+                };
+                self.op(now, kind, &[], out);
+            }
+            Part::Any(_) | Part::Nothing => {}
         }
+        self.graphs.making.take().unwrap_or_default()
     }
 
     /// Tells pairs of nodes of a graph, and of its bodies, that race.
     fn inside(&mut self, now: &Now<'_>, graph: &Graph, out: &mut dyn Hears) {
         let bodies = graph.nodes.iter().flat_map(|node| &node.bodies);
-        let bodies: Vec<Graph> = bodies.map(|body| self.graphs.of(*body)).collect();
-        for (first, second, buffer) in bodies.iter().chain([graph]).flat_map(Graph::races) {
-            if !self.graphs.told.insert([first.site, second.site]) {
+        let bodies: Vec<Graph> = bodies.map(|body| self.graphs.at(*body).clone()).collect();
+        for (pair, buffer) in bodies.iter().chain([graph]).flat_map(Graph::races) {
+            if !self.graphs.told.insert(pair.map(|op| op.site)) {
                 continue;
             }
             let streams = self.graphs.branches.unwrap_or_else(|| {
-                ["a branch of a graph", "another branch of it"].map(|name| {
+                ["one branch of a graph", "another branch of the graph"].map(|name| {
                     self.declare_stream(StreamKind::NonBlocking, now.device, name.to_owned(), out)
                 })
             });
@@ -511,31 +408,13 @@ impl Process {
             out.take(&Record::buffer(Memory::Device, ADDRESSES, None, name));
             let twin = BufferId(self.buffers);
             self.buffers += 1;
-            for (node, stream) in [first, second].into_iter().zip(streams) {
-                let touches = node
-                    .accesses
-                    .iter()
-                    .filter(|access| access.buffer == buffer);
-                let accesses: Accesses = touches
-                    .map(|access| Access {
-                        buffer: twin,
-                        ..*access
-                    })
-                    .collect();
-                let kind = in_stream(node.kind.unwrap_or(Kind::kernel(stream)), stream);
-                self.op(&now.at(node.site), kind, &accesses, out);
+            for (op, stream) in pair.into_iter().zip(streams) {
+                let (mut now, mut accesses) = (*now, op.accesses.clone());
+                now.site = op.site;
+                accesses.retain(|access| access.buffer == buffer);
+                accesses.iter_mut().for_each(|access| access.buffer = twin);
+                self.op(&now, Kind::kernel(stream), &accesses, out);
             }
         }
     }
-}
-
-/// Returns the same in another stream.
-fn in_stream(mut kind: Kind, to: StreamId) -> Kind {
-    let _ = kind.each_named(|named| {
-        if let Named::Stream(stream) = named {
-            *stream = to;
-        }
-        Ok::<(), ()>(())
-    });
-    kind
 }

@@ -97,10 +97,11 @@ enum Handle {
 pub(super) const ADDRESSES: u64 = sidestream::log::limits::BUFFER_BYTES;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`, which are no streams that the program created.
-const LEGACY: u64 = 1;
+pub(super) const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
 /// A call that is being translated.
+#[derive(Clone, Copy)]
 pub(super) struct Now<'a> {
     pub(super) words: &'a [u64],
     pub(super) per_thread: bool,
@@ -125,11 +126,6 @@ impl Now<'_> {
         self.words
             .get(from..from.saturating_add(len))
             .unwrap_or_default()
-    }
-
-    /// Returns the same call at another place.
-    pub(super) fn at(&self, site: SiteId) -> Now<'_> {
-        Now { site, ..*self }
     }
 }
 
@@ -443,7 +439,7 @@ impl Process {
         accesses
     }
 
-    fn made(
+    pub(super) fn made(
         &mut self,
         now: &Now<'_>,
         at: u64,
@@ -452,23 +448,8 @@ impl Process {
         kind: Kind,
         out: &mut dyn Hears,
     ) {
-        if let Some(all) = self.allocated(at, bytes, memory, kind, out) {
-            let is_stream_ordered = matches!(kind, Kind::MallocAsync { .. });
-            self.op(now, kind, &[all][usize::from(!is_stream_ordered)..], out);
-        }
-    }
-
-    /// Makes memory known, and returns an access to all of it.
-    pub(super) fn allocated(
-        &mut self,
-        at: u64,
-        bytes: u64,
-        memory: Memory,
-        kind: Kind,
-        out: &mut dyn Hears,
-    ) -> Option<Access> {
         if at == 0 || bytes == 0 || at.saturating_add(bytes) > ADDRESSES {
-            return None;
+            return;
         }
         let everything = *self.everything.get_or_insert_with(|| {
             out.take(&Record::buffer(
@@ -493,7 +474,8 @@ impl Process {
             BufferId(*buffers - 1)
         });
         range.is_of_graph = self.graphs.is_captured(kind);
-        Some(range.all(Mode::Write))
+        let all = [range.all(Mode::Write)];
+        self.op(now, kind, &all[usize::from(!stream_ordered)..], out);
     }
 
     // -------------------------------------------------------------- what calls name
@@ -505,11 +487,6 @@ impl Process {
         accesses: &[Access],
         out: &mut dyn Hears,
     ) {
-        // `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`.
-        let is_external = now.word(2) & 1 == 1;
-        if self.graphs.take(kind, now.site, accesses, is_external) {
-            return;
-        }
         let op = Op {
             id: OpId(self.ops),
             thread: now.thread,
@@ -517,6 +494,10 @@ impl Process {
             kind,
             accesses: accesses.iter().copied().collect(),
         };
+        // `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`.
+        if self.graphs.take(&op, now.word(2) & 1 == 1) {
+            return;
+        }
         self.ops += 1;
         out.take(&Record::op(&op));
     }
