@@ -1,26 +1,37 @@
 //! Tests `sidestream check -- PROGRAM` with the stand-in in place of the driver and of CUPTI.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
 use crate::command::{FOLDER, Ran, sidestream_with};
 
-/// Compiles a program of `tests/programs` for the stand-in, and returns the file.
+/// Compiles a program of `tests/programs` for the stand-in, once, and returns the file.
 pub fn compiled(name: &str) -> PathBuf {
-    static LINKER: Mutex<()> = Mutex::new(());
-    let _one = LINKER.lock();
+    linked(name, &driver(), &[])
+}
+
+/// Compiles a program of `tests/programs` with a library and options, once, and returns the file.
+pub fn linked(name: &str, library: &Path, options: &[&str]) -> PathBuf {
+    static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut done = DONE.lock().expect("no test panicked here");
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/programs")
         .join(name);
-    let program = Path::new(FOLDER).join(name).with_extension("program");
-    let mut compiler = Command::new("cc");
-    compiler
-        .args(["-g", "-O1", "-pthread", "-Wall", "-Werror", "-o"])
-        .args([&program, &source])
-        .arg(driver());
-    let done = compiler.status().expect("Rust's linker is a C compiler");
-    assert!(done.success(), "{}", source.display());
+    // Other processes that test may run the program while this one writes it.
+    let program = format!("{name}{}.{}", options.concat(), std::process::id());
+    let program = Path::new(FOLDER).join(program);
+    if done.insert(program.clone()) {
+        let mut compiler = Command::new("cc");
+        compiler
+            .args(["-g", "-O1", "-pthread", "-Wall", "-Werror"])
+            .args(options)
+            .arg("-o")
+            .args([&program, &source, library]);
+        let status = compiler.status().expect("Rust's linker is a C compiler");
+        assert!(status.success(), "{}", source.display());
+    }
     program
 }
 
@@ -37,8 +48,14 @@ pub fn driver() -> PathBuf {
 /// Runs a verb on a program of `tests/programs`.
 #[track_caller]
 pub fn listened(verb: &[&str], program: &Path, arguments: &[&str]) -> Ran {
+    listened_by(driver(), verb, program, arguments)
+}
+
+/// Runs a verb on a program of `tests/programs`, with a library in place of CUPTI.
+#[track_caller]
+pub fn listened_by(cupti: PathBuf, verb: &[&str], program: &Path, arguments: &[&str]) -> Ran {
     let program = program.to_str().expect("a path in UTF-8");
-    let cupti = [("SIDESTREAM_CUPTI", driver())];
+    let cupti = [("SIDESTREAM_CUPTI", cupti)];
     sidestream_with(&[verb, &["--", program], arguments].concat(), &cupti)
 }
 

@@ -1,6 +1,8 @@
 //! Tests `sidestream check -- PROGRAM` with programs that launch graphs.
 
-use crate::program::{compiled, listened};
+use std::path::Path;
+
+use crate::program::{compiled, linked, listened, listened_by};
 
 /// Runs the program of graphs as it is and repaired, and compares the parts of the report about the first.
 #[track_caller]
@@ -57,4 +59,33 @@ fn an_update_changes_what_launches_do() {
         "update",
         &["RAW on", "cuGraphLaunch", "cuMemcpyDtoHAsync_v2"],
     );
+}
+
+#[test]
+fn nodes_of_all_kinds_touch_what_they_say() {
+    let options = ["-shared", "-fPIC", "-DLIBRARY"];
+    let library = linked("told.c", Path::new("-lc"), &options);
+    let program = linked("told.c", &library, &["-rdynamic"]);
+    let run = |arguments: &[&str]| listened_by(library.clone(), &["check"], &program, arguments);
+    for (what, expected) in [
+        ("body", "1 race, 1 race if its kernel writes"),
+        ("conditional", "1 race if its kernel writes"),
+        ("child", "1 race"),
+        ("clone", "1 race"),
+        ("kernel", "1 race"),
+        ("alloc", "2 races"),
+        ("freed", "2 races"),
+        ("event", "1 race"),
+        ("info", "1 race"),
+        ("edges", "1 race"),
+    ] {
+        let (racy, repaired) = (run(&[what]), run(&[what, "repaired"]));
+        let (out, line) = (&racy.out, format!("calls, {expected}"));
+        assert!(out.contains(&line), "{what}: {out}{}", racy.err);
+        assert!(
+            repaired.out.contains("calls, no race"),
+            "{what}: {}",
+            repaired.out
+        );
+    }
 }

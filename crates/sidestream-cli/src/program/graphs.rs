@@ -413,7 +413,11 @@ impl Process {
                 now.site = op.site;
                 accesses.retain(|access| access.buffer == buffer);
                 accesses.iter_mut().for_each(|access| access.buffer = twin);
-                self.op(&now, Kind::kernel(stream), &accesses, out);
+                let kind = match op.kind {
+                    Kind::FreeAsync { .. } => Kind::FreeAsync { stream },
+                    _ => Kind::kernel(stream),
+                };
+                self.op(&now, kind, &accesses, out);
             }
         }
     }
