@@ -201,8 +201,14 @@ impl Graphs {
                 access.mode = Mode::MayWrite;
             }
         }
-        all.sort_unstable_by_key(|x| (x.buffer, x.start, x.end, x.mode as u8));
-        all.dedup();
+        // Of the same bytes, the strongest access: one that may write is also a read.
+        let strength = |mode| {
+            [Mode::Write, Mode::MayWrite, Mode::Read]
+                .into_iter()
+                .position(|x| x == mode)
+        };
+        all.sort_unstable_by_key(|x| (x.buffer, x.start, x.end, strength(x.mode)));
+        all.dedup_by_key(|x| (x.buffer, x.start, x.end));
         all.truncate(limits::ACCESSES as usize);
         all.into()
     }
@@ -295,7 +301,9 @@ impl Process {
                 let (graph, nodes, accesses) = &self.graphs.executables[&executable];
                 let (graph, accesses) = (*graph, accesses.clone());
                 let ops = nodes.nodes.iter().flat_map(|node| &node.does);
-                let kinds: Vec<Kind> = ops.map(|op| op.kind).collect();
+                let events =
+                    ops.filter(|op| matches!(op.kind.class(), Class::Record | Class::Wait));
+                let kinds: Vec<Kind> = events.map(|op| op.kind).collect();
                 for kind in &kinds {
                     if let Kind::Wait { event, .. } = *kind {
                         self.op(now, Kind::Wait { event, stream }, &[], out);
