@@ -265,6 +265,14 @@ impl Process {
                     }
                 }
             }
+            _ => self.change(call, now, out),
+        }
+    }
+
+    /// Takes a call that makes, changes or launches a graph.
+    fn change(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+        let word = |at| now.word(at);
+        match call.what {
             Does::GraphClone(clone, original) => {
                 let mut graph = self.graphs.at(word(original)).clone();
                 graph.nodes.iter_mut().for_each(|node| node.handle = 0);
@@ -301,19 +309,20 @@ impl Process {
                 let (graph, nodes, accesses) = &self.graphs.executables[&executable];
                 let (graph, accesses) = (*graph, accesses.clone());
                 let ops = nodes.nodes.iter().flat_map(|node| &node.does);
-                let events =
-                    ops.filter(|op| matches!(op.kind.class(), Class::Record | Class::Wait));
-                let kinds: Vec<Kind> = events.map(|op| op.kind).collect();
-                for kind in &kinds {
-                    if let Kind::Wait { event, .. } = *kind {
-                        self.op(now, Kind::Wait { event, stream }, &[], out);
-                    }
+                let kinds = ops.map(|op| in_stream(op.kind, stream));
+                let of = |class| {
+                    kinds
+                        .clone()
+                        .filter(|kind| kind.class() == class)
+                        .collect::<Vec<_>>()
+                };
+                let (waits, records) = (of(Class::Wait), of(Class::Record));
+                for wait in waits {
+                    self.op(now, wait, &[], out);
                 }
                 self.op(now, Kind::GraphLaunch { stream, graph }, &accesses, out);
-                for kind in kinds {
-                    if let Kind::Record { event, .. } = kind {
-                        self.op(now, Kind::Record { event, stream }, &[], out);
-                    }
+                for record in records {
+                    self.op(now, record, &[], out);
                 }
             }
             Does::Edges(graph) => self.graphs.at(word(graph)).is_vague = true,
@@ -421,12 +430,19 @@ impl Process {
                 now.site = op.site;
                 accesses.retain(|access| access.buffer == buffer);
                 accesses.iter_mut().for_each(|access| access.buffer = twin);
-                let kind = match op.kind {
-                    Kind::FreeAsync { .. } => Kind::FreeAsync { stream },
-                    _ => Kind::kernel(stream),
-                };
-                self.op(&now, kind, &accesses, out);
+                self.op(&now, in_stream(op.kind, stream), &accesses, out);
             }
         }
     }
+}
+
+/// Returns the same in another stream.
+fn in_stream(mut kind: Kind, to: StreamId) -> Kind {
+    let _ = kind.each_named(|named| {
+        if let Named::Stream(stream) = named {
+            *stream = to;
+        }
+        Ok::<(), ()>(())
+    });
+    kind
 }
