@@ -55,6 +55,14 @@ pub enum Does {
     Unload,
     /// Stream, flags.
     StreamCreate(Word, Word),
+    /// Stream, flags, green context.
+    StreamCreateIn(Word, Word, Word),
+    /// Context, event: of all streams of the context.
+    ContextRecord(Word, Word),
+    /// Context, event.
+    ContextWait(Word, Word),
+    /// Context, the green context that it is.
+    ContextOf(Word, Word),
     /// Stream.
     StreamDestroy(Word),
     /// Stream.
@@ -248,7 +256,7 @@ pub const CALLS: &[ApiCall] = &[
 
     call([124, 0], "cuStreamCreate", 2, Exit, StreamCreate(2, 1), &[Words(0, 1)]),
     call([367, 0], "cuStreamCreateWithPriority", 2, Exit, StreamCreate(2, 1), &[Words(0, 1)]),
-    call([758, 0], "cuGreenCtxStreamCreate", 3, Exit, StreamCreate(3, 2), &[Words(0, 1)]),
+    call([758, 0], "cuGreenCtxStreamCreate", 3, Exit, StreamCreateIn(3, 2, 1), &[Words(0, 1)]),
     call([127, 0], "cuStreamDestroy", 1, Exit, StreamDestroy(0), &[]),
     call([326, 0], "cuStreamDestroy_v2", 1, Exit, StreamDestroy(0), &[]),
     call([126, 440], "cuStreamSynchronize", 1, Enter, StreamSynchronize(0), &[]),
@@ -259,6 +267,11 @@ pub const CALLS: &[ApiCall] = &[
     call([118, 0], "cuEventCreate", 2, Exit, EventCreate(2, 1), &[Words(0, 1)]),
     call([122, 0], "cuEventDestroy", 1, Exit, EventDestroy(0), &[]),
     call([325, 0], "cuEventDestroy_v2", 1, Exit, EventDestroy(0), &[]),
+    call([749, 0], "cuGreenCtxRecordEvent", 2, Exit, ContextRecord(0, 1), &[]),
+    call([750, 0], "cuGreenCtxWaitEvent", 2, Exit, ContextWait(0, 1), &[]),
+    call([755, 0], "cuCtxRecordEvent", 2, Exit, ContextRecord(0, 1), &[]),
+    call([756, 0], "cuCtxWaitEvent", 2, Exit, ContextWait(0, 1), &[]),
+    call([753, 0], "cuCtxFromGreenCtx", 2, Exit, ContextOf(2, 1), &[Words(0, 1)]),
     call([119, 441], "cuEventRecord", 2, Exit, EventRecord(0, 1), &[]),
     call([587, 588], "cuEventRecordWithFlags", 3, Exit, EventRecord(0, 1), &[]),
     call([295, 436], "cuStreamWaitEvent", 3, Exit, EventWait(0, 1), &[]),

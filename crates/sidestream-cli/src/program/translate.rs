@@ -48,6 +48,12 @@ pub struct Process {
     /// The thread that has waited for the device since calls of another were told.
     waited: Option<ThreadId>,
     contexts: HashMap<u64, DeviceId>,
+    /// By stream: the context, green or not, in which it was created.
+    in_contexts: HashMap<u64, u64>,
+    /// By context: the green context that it is.
+    green: HashMap<u64, u64>,
+    /// The stream that stands for contexts of which events are recorded.
+    of_contexts: Option<StreamId>,
     streams: HashMap<Handle, StreamId>,
     declared_streams: u32,
     /// Streams that were destroyed, for new ones of the same kind: the number of streams is bounded.
@@ -107,6 +113,7 @@ pub(super) struct Now<'a> {
     pub(super) per_thread: bool,
     thread: ThreadId,
     pub(super) device: DeviceId,
+    context: u64,
     pub(super) site: SiteId,
 }
 
@@ -192,6 +199,7 @@ impl Process {
             per_thread: head.per_thread,
             thread,
             device,
+            context: before[1],
             site,
         };
         self.does(call, &now, out);
@@ -206,15 +214,35 @@ impl Process {
             }
             Does::Unload => {}
             Does::StreamCreate(stream, flags) => {
-                let kind = match word(flags) & 1 {
-                    0 => StreamKind::Blocking,
-                    _ => StreamKind::NonBlocking,
+                self.stream_created(now, word(stream), word(flags), now.context, out);
+            }
+            Does::StreamCreateIn(stream, flags, context) => {
+                self.stream_created(now, word(stream), word(flags), word(context), out);
+            }
+            Does::ContextOf(context, green) => {
+                self.green.insert(word(context), word(green));
+            }
+            Does::ContextRecord(context, event) => {
+                // A stream that waits for all of the context's (R68).
+                let event = self.event(word(event), out);
+                let stream = match self.of_contexts {
+                    Some(known) => known,
+                    None => self.new_stream(StreamKind::NonBlocking, now.device, out),
                 };
-                let id = self.new_stream(kind, now.device, out);
-                self.streams.insert(Handle::Created(word(stream)), id);
-                self.op(now, Kind::CreateStream { stream: id }, &[], out);
+                self.of_contexts = Some(stream);
+                for source in self.streams_of(word(context)) {
+                    self.op(now, Kind::WaitStream { stream, source }, &[], out);
+                }
+                self.op(now, Kind::Record { event, stream }, &[], out);
+            }
+            Does::ContextWait(context, event) => {
+                let event = self.event(word(event), out);
+                for stream in self.streams_of(word(context)) {
+                    self.op(now, Kind::Wait { stream, event }, &[], out);
+                }
             }
             Does::StreamDestroy(stream) => {
+                self.in_contexts.remove(&word(stream));
                 if let Some(id) = self.streams.remove(&Handle::Created(word(stream))) {
                     self.op(now, Kind::DestroyStream { stream: id }, &[], out);
                     let kind = self.kinds[id.0 as usize];
@@ -313,7 +341,8 @@ impl Process {
             Does::Free(at, kind) => {
                 if let Some(range) = self.memory.remove(word(at)) {
                     let kind = match kind {
-                        Made::Pinned | Made::Registered => Kind::FreePinned,
+                        Made::Registered => Kind::HostUnregister,
+                        Made::Pinned => Kind::FreePinned,
                         _ => Kind::CudaFree {
                             stream_ordered: range.stream_ordered,
                         },
@@ -508,6 +537,34 @@ impl Process {
         self.waited = Some(now.thread);
     }
 
+    fn stream_created(
+        &mut self,
+        now: &Now<'_>,
+        handle: u64,
+        flags: u64,
+        context: u64,
+        out: &mut dyn Hears,
+    ) {
+        let kind = match flags & 1 {
+            0 => StreamKind::Blocking,
+            _ => StreamKind::NonBlocking,
+        };
+        let id = self.new_stream(kind, now.device, out);
+        self.streams.insert(Handle::Created(handle), id);
+        self.in_contexts.insert(handle, context);
+        self.op(now, Kind::CreateStream { stream: id }, &[], out);
+    }
+
+    /// Returns the streams that were created in a context, or in the green context that it is.
+    fn streams_of(&self, context: u64) -> Vec<StreamId> {
+        let is_it = |of: u64| of == context || self.green.get(&context) == Some(&of);
+        let all = self.in_contexts.iter().filter(|(_, of)| is_it(**of));
+        let ids = all.filter_map(|(stream, _)| self.streams.get(&Handle::Created(*stream)));
+        let mut ids: Vec<_> = ids.copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// The thread has waited for the device in another call.
     pub(super) fn has_waited(&mut self, now: &Now<'_>) {
         self.waited = Some(now.thread);
@@ -554,6 +611,7 @@ impl Process {
                 per_thread: false,
                 thread,
                 device: DeviceId(0),
+                context: 0,
                 site,
             };
             self.op(&now, kind, &[], out);
@@ -570,6 +628,7 @@ impl Process {
                 per_thread: false,
                 thread,
                 device: DeviceId(0),
+                context: 0,
                 site,
             };
             self.waits(&now, Kind::WaitOutside { stream: None }, out);
