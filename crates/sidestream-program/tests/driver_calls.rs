@@ -93,6 +93,20 @@ fn a_wait_for_a_value_or_for_another_process() {
             "kernel, s: s1, w: [A]; wait_value, s: s2, at: w, value: 1; wait_stream, s: s2, src: s1; kernel, s: s2, r: [A]",
         ),
         (
+            "the write is called after the wait, and before the work",
+            "",
+            "wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]; write_value, s: s1, at: w, value: 1; kernel, s: s1, w: [A]; kernel, s: s2, r: [A]",
+            "WAR A 1 3; RAW A 3 4",
+            "wait_value, s: s2, at: w, value: 1; kernel, s: s2, r: [A]; kernel, s: s1, w: [A]; write_value, s: s1, at: w, value: 1; kernel, s: s2, r: [A]",
+        ),
+        (
+            "the write is called after the wait, and after the other's work",
+            "",
+            "kernel, s: s1, w: [A]; kernel, s: s3, w: [B]; wait_value, s: s2, at: w, value: 1, when: eq; kernel, s: s2, r: [A, B]; write_value, s: s1, at: w, value: 2; write_value, s: s1, at: w, value: 1",
+            "RAW B 1 3?",
+            "kernel, s: s1, w: [A]; wait_value, s: s2, at: w, value: 1, when: eq; kernel, s: s2, r: [A]; write_value, s: s1, at: w, value: 1",
+        ),
+        (
             "a stream, and a thread, wait for another process",
             "",
             "kernel, s: s1, w: [M]; wait_outside, s: s2; kernel, s: s2, r: [M]; wait_outside; host_read, buf: M",

@@ -23,7 +23,7 @@ use crate::oracle::vary::varied;
 use sidestream::check::{Checker, RaceKind};
 use sidestream::log::Within;
 use sidestream::op::{Access, BufferId, Kind, Mode, Op, SiteId};
-use sidestream::order::{Chain, Early, Force, Frontier, Order, Performs, Step, Steps};
+use sidestream::order::{Chain, Early, Force, Frontier, Order, Outside, Performs, Step, Steps};
 use sidestream_program::{Command, Lowered, lower};
 
 #[test]
@@ -399,7 +399,7 @@ fn points(lowered: &Lowered) -> (Vec<Point>, usize) {
                 edges: Default::default(),
                 performs: Performs::Nothing,
                 early: Early::Nothing,
-                outside: false,
+                outside: Outside::Nothing,
                 staged: false,
                 freezes: None,
                 beside: false,

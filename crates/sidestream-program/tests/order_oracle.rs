@@ -10,8 +10,8 @@ use crate::oracle::prog::Prog;
 use crate::oracle::vary::varied;
 use sidestream::op::{DeviceId, FlagId, Kind, Memory, Op, StreamKind, ThreadId};
 use sidestream::order::{
-    After, Chain, Clocks, Early, Edge, Epoch, Force, Order, Performs, RecordId, Rule, Runs, Step,
-    Steps,
+    After, Chain, Clocks, Early, Edge, Epoch, Force, Order, Outside, Performs, RecordId, Rule,
+    Runs, Step, Steps,
 };
 use sidestream_program::{Command, Lowered, lower};
 
@@ -642,7 +642,7 @@ fn thread_step(thread: ThreadId) -> Step {
         edges: Default::default(),
         performs: Performs::Nothing,
         early: Early::Nothing,
-        outside: false,
+        outside: Outside::Nothing,
         staged: false,
         freezes: None,
         beside: false,

@@ -48,6 +48,7 @@ mod run;
 mod shadow;
 mod spans;
 mod trail;
+mod unseen;
 mod waits;
 
 use std::collections::HashMap;
@@ -56,12 +57,15 @@ use crate::log::{Record, Within};
 use crate::op::{
     BufferId, Class, EventId, Kind, Memory, Op, OpId, SiteId, SourceOrder, StreamId, ThreadId,
 };
-use crate::order::{Chain, Clocks, Early, Epoch, Force, Open, Order, Performs, Runs, Step, Steps};
+use crate::order::{
+    Chain, Clocks, Early, Epoch, Force, Open, Order, Outside, Performs, Runs, Step, Steps,
+};
 use hazard::{Now, Use};
 use lint::Lints;
 use shadow::{Shadow, Unordered};
 use spans::Spans;
 use trail::Trails;
+use unseen::Unseen;
 use waits::Waits;
 
 pub use hazard::{Doubt, RaceKind, Severity};
@@ -93,8 +97,7 @@ pub struct Checker {
     waits: Option<Box<Waits>>,
     /// By event: its last record.
     records: Vec<Option<Recorded>>,
-    /// By chain: its first step that waits for what no call shows.
-    outside: Vec<Epoch>,
+    unseen: Unseen,
     /// By chain: its last kernel that starts after all before it.
     kernels: Vec<u32>,
     /// By buffer: its allocation and free by the caching allocator.
@@ -160,7 +163,7 @@ impl Checker {
             spans: Spans::default(),
             waits: None,
             records: Vec::new(),
-            outside: Vec::new(),
+            unseen: Unseen::default(),
             kernels: Vec::new(),
             tenancies: Vec::new(),
             races: Vec::new(),
@@ -270,7 +273,8 @@ impl Checker {
             spans,
             waits,
             records,
-            outside,
+            unseen,
+            races,
             kernels,
             found,
             ..
@@ -295,8 +299,8 @@ impl Checker {
                 waits.before_step(op, step, clocks);
             }
             let epoch = clocks.apply(step, order);
-            if step.outside && outside.iter().all(|known| known.chain != epoch.chain) {
-                outside.push(epoch);
+            if step.outside != Outside::Nothing {
+                unseen.step(step.outside, epoch, clocks, races);
             }
             trails.extend(epoch, step.chain, op.id);
             if let Some(waits) = waits {
@@ -353,7 +357,9 @@ impl Checker {
 
     /// Returns the findings so far.
     pub fn report(&self) -> Report {
-        let mut races = self.races.clone();
+        // A race may have turned out to be ordered.
+        let races = self.races.iter().filter(|race| race.count > 0);
+        let mut races: Vec<Race> = races.copied().collect();
         races.sort_by_key(|race| (race.second, race.first, race.buffer, race.kind));
         let mut lints = self.lints.list.clone();
         lints.sort();
@@ -462,9 +468,15 @@ impl Checker {
         let doubt = hazard::doubt_of(first, in_stream, second, memory, || {
             self.is_after_return(second, first, op.thread)
         });
-        let doubt = doubt.or_else(|| self.is_after_outside(chains).then_some(Doubt::Outside));
+        let is_unseen = doubt.is_none() && self.unseen.may_order(chains, &self.clocks);
+        let doubt = doubt.or(is_unseen.then_some(Doubt::Outside));
         let alike = Alike::of(kind, Some(second.buffer), (first.site, second.site), doubt);
-        if let Some(&at) = self.known.get(&alike) {
+        let known = self.known.get(&alike).copied();
+        if is_unseen {
+            let at = known.unwrap_or(self.races.len());
+            self.unseen.note(at, (first.epoch, second.epoch));
+        }
+        if let Some(at) = known {
             self.races[at].count += 1;
             return;
         }
@@ -484,15 +496,6 @@ impl Checker {
             count: 1,
         };
         self.count(race);
-    }
-
-    /// Whether one of the chains has waited for what no call shows, which may order the two.
-    fn is_after_outside(&self, chains: (Chain, Chain)) -> bool {
-        let waited = |&step: &Epoch| {
-            let [first, second] = [chains.0, chains.1].map(|at| self.clocks.ordered(step, at));
-            first || second
-        };
-        self.outside.iter().any(waited)
     }
 
     /// Whether `access`, called by `thread`, comes after the return of the call of `earlier`: the same thread

@@ -33,7 +33,9 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::op::{Access, BufferId, DeviceId, EventId, Op, OpId, StreamId, StreamKind, ThreadId};
+use crate::op::{
+    Access, BufferId, Compare, DeviceId, EventId, FlagId, Op, OpId, StreamId, StreamKind, ThreadId,
+};
 use acted::{Acted, Link};
 use capture::{Capture, CaptureId, Seen};
 
@@ -139,6 +141,18 @@ pub enum Early {
     Kernels,
 }
 
+/// What a step has to do with waits for what no call shows; such a wait may come after any step (R64, R65).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outside {
+    /// Nothing.
+    Nothing,
+    /// It is such a wait; for a value of this word, if it is for one.
+    Waits(Option<FlagId>),
+    /// Now a call shows the write of this word that ends the waits of this stream: they, and what comes after them, come
+    /// after it.
+    Ends(FlagId),
+}
+
 /// One point on a chain: the edges that it waits for, the accesses that it performs, and the record that stores it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
@@ -150,8 +164,8 @@ pub struct Step {
     pub performs: Performs,
     /// The accesses that may come before earlier steps of the stream.
     pub early: Early,
-    /// Whether the step waits for what no call shows, so that it may come after any step (R64, R65).
-    pub outside: bool,
+    /// Whether the step waits for what no call has shown.
+    pub outside: Outside,
     /// Whether the driver was observed to read the source during the call (R22), which is not guaranteed.
     pub staged: bool,
     /// The record that stores this point of the chain for later edges.
@@ -180,8 +194,7 @@ pub struct Order {
     /// By thread: its current device.
     current: Vec<DeviceId>,
     flags: Vec<Flag>,
-    /// By word of memory: the last values that streams wrote there, the latest last.
-    words: Vec<VecDeque<Written>>,
+    words: Vec<Word>,
     /// By graph: the record of its last launch.
     graphs: Vec<Option<RecordId>>,
     /// By buffer: its state in the caching allocator.
@@ -202,6 +215,15 @@ struct Flag {
     record: Option<RecordId>,
     /// Whether the flag was set, and no thread has waited for it since.
     is_up: bool,
+}
+
+/// A word of memory that streams write and wait for.
+#[derive(Debug, Default)]
+struct Word {
+    /// The last values that streams wrote there, the latest last.
+    written: VecDeque<Written>,
+    /// The last waits of streams that no write has ended, each with the value and the comparison.
+    waits: VecDeque<(StreamId, u32, Compare)>,
 }
 
 /// A value that a stream wrote to memory.
@@ -407,7 +429,7 @@ impl Step {
             edges: SmallVec::new(),
             performs: Performs::Nothing,
             early: Early::Nothing,
-            outside: false,
+            outside: Outside::Nothing,
             staged: false,
             freezes: None,
             beside: false,

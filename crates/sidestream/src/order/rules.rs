@@ -1,9 +1,9 @@
 //! The rules themselves: what each call is ordered after, and whether it blocks its caller.
 
 use super::{
-    After, Block, Chain, Code, Early, Edge, Event, Last, Misuse, Order, Performs, RecordId, Runs,
-    Step, Steps, Stream, Written, grow, host_waits, misuse, observed, promised, push_step,
-    stream_edge,
+    After, Block, Chain, Code, Early, Edge, Event, Last, Misuse, Order, Outside, Performs,
+    RecordId, Runs, Step, Steps, Stream, Word, Written, grow, host_waits, misuse, observed,
+    promised, push_step, stream_edge,
 };
 use crate::op::{
     Access, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Op, SourceOrder, StreamId,
@@ -118,7 +118,7 @@ impl Order {
             } => {
                 let runs = self.work(stream, thread, None, steps)?;
                 if runs == Runs::Now {
-                    steps[0].freezes = Some(self.write_value(stream, word, value, fenced));
+                    self.write_value(stream, word, value, fenced, steps);
                 }
                 Ok(runs)
             }
@@ -130,13 +130,18 @@ impl Order {
             } => {
                 let also = self.released_by(word, |found| compare.holds(found, value));
                 let runs = self.work(stream, thread, also.flatten(), steps)?;
-                if runs == Runs::Now {
-                    steps[0].outside = also.is_none();
+                if runs == Runs::Now && also.is_none() {
+                    steps[0].outside = Outside::Waits(Some(word));
+                    let waits = &mut self.words[word.0 as usize].waits;
+                    if waits.len() >= WRITES {
+                        waits.pop_front();
+                    }
+                    waits.push_back((stream, value, compare));
                 }
                 Ok(runs)
             }
             Kind::WaitOutside { stream: None } => {
-                push_step(Chain::Thread(thread), steps).outside = true;
+                push_step(Chain::Thread(thread), steps).outside = Outside::Waits(None);
                 Ok(Runs::Now)
             }
             Kind::WaitOutside {
@@ -144,7 +149,7 @@ impl Order {
             } => {
                 let runs = self.work(stream, thread, None, steps)?;
                 if runs == Runs::Now {
-                    steps[0].outside = true;
+                    steps[0].outside = Outside::Waits(None);
                 }
                 Ok(runs)
             }
@@ -569,31 +574,42 @@ impl Order {
         steps.push(step);
     }
 
-    /// R64: stores the point at which a stream writes a word, and returns its record.
+    /// R64: stores the point at which a stream writes a word, and ends the waits that were made before.
     fn write_value(
         &mut self,
         stream: StreamId,
         word: FlagId,
         value: u32,
         fenced: bool,
-    ) -> RecordId {
-        let written = grow(&mut self.words, word.0);
-        let is_full = written.len() >= WRITES;
-        let oldest = is_full.then(|| written.pop_front()).flatten();
+        steps: &mut Steps,
+    ) {
+        let known = grow(&mut self.words, word.0);
+        let is_full = known.written.len() >= WRITES;
+        let oldest = is_full.then(|| known.written.pop_front()).flatten();
         let record = oldest.map_or_else(|| self.new_record(), |oldest| oldest.record);
-        self.words[word.0 as usize].push_back(Written {
+        let Word { written, waits } = &mut self.words[word.0 as usize];
+        written.push_back(Written {
             value,
             stream,
             record,
             fenced,
         });
-        record
+        steps[0].freezes = Some(record);
+        waits.retain(|&(waiting, awaited, compare)| {
+            let ends = fenced && compare.holds(value, awaited);
+            if ends {
+                let step = push_step(Chain::Stream(waiting), steps);
+                step.edges.push(promised(After::Record(record), 64));
+                step.outside = Outside::Ends(word);
+            }
+            !ends
+        });
     }
 
     /// R64: returns the edge to the write that ends a wait, if a write is known that does. It may be any write after the last
     /// one that does not end the wait; if one stream made all of these, the wait is ordered after the first.
     fn released_by(&mut self, word: FlagId, ends: impl Fn(u32) -> bool) -> Option<Option<Edge>> {
-        let written = grow(&mut self.words, word.0);
+        let written = &grow(&mut self.words, word.0).written;
         let ending = written.iter().rev().take_while(|one| ends(one.value));
         let mut first: Option<&Written> = None;
         let mut is_one = true;
@@ -668,7 +684,7 @@ pub fn may_block(call: Kind) -> bool {
     }
 }
 
-/// The number of writes of a word that are stored, so that a long run takes no more memory than a short one.
+/// The number of writes of a word, and of waits for it, that are stored, so that a long run takes no more memory than a short one.
 const WRITES: usize = 16;
 
 /// R22: uploads from pageable memory below this size (4 MiB of staging memory per stream) were observed to return early,

@@ -11,6 +11,7 @@ pub struct Graph {
     pub(super) choices: Vec<(Vec<(usize, Rule)>, usize)>,
     /// `before[n]` has bit `m` set if there is a path from `m` to `n`.
     pub(super) before: Vec<Vec<u64>>,
+    pub(super) has_late_edges: bool,
     /// Edges with this rule are dropped, which shows what depends on the rule.
     pub(super) drop: Option<Rule>,
 }
@@ -29,6 +30,14 @@ impl Graph {
         }
     }
 
+    /// Adds an edge to a node that waits for what is called only now.
+    pub(super) fn add_late_edge(&mut self, from: usize, to: usize, rule: Rule) {
+        self.has_late_edges = true;
+        if self.drop != Some(rule) {
+            self.edges.push((from, to, rule));
+        }
+    }
+
     pub(super) fn add_choice(&mut self, from: Vec<(usize, Rule)>, to: usize) {
         assert!(from.iter().all(|&(from, _)| from < to));
         self.choices.push((from, to));
@@ -37,7 +46,10 @@ impl Graph {
     pub(super) fn close(&mut self) {
         let words = self.nodes.len().div_ceil(64);
         let mut before = vec![vec![0u64; words]; self.nodes.len()];
-        for node in 0..self.nodes.len() {
+        // Edges that point backward need as many rounds as there are of them on a path.
+        let late = self.edges.iter().filter(|(from, to, _)| from > to).count();
+        let rounds = if self.has_late_edges { late + 1 } else { 1 };
+        for node in (0..rounds).flat_map(|_| 0..self.nodes.len()) {
             for &(from, to, _) in &self.edges {
                 if to == node {
                     let earlier = before[from].clone();

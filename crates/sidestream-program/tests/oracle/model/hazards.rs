@@ -242,8 +242,8 @@ impl Run<'_> {
     /// R65: after a wait for what no op shows, anything may be ordered. What the stream of the first learned after it does
     /// not count, though a checker may count it.
     fn severity_of_waits(&self, a: &Access, b: &Access) -> Severity {
-        let mut waits = self.outside_waits.iter().peekable();
-        let any = waits.peek().is_some();
+        let mut waits = self.outside_waits.iter();
+        let any = !self.outside_waits.is_empty() || !self.ended_waits.is_empty();
         let reaches =
             |&wait: &usize| self.graph.reaches(wait, a.node) || self.graph.reaches(wait, b.node);
         match (waits.any(reaches), any) {

@@ -222,6 +222,15 @@ impl Run<'_> {
                 if let Some(node) = self.submit_point(here, stream)? {
                     let written = self.words.entry(at.clone()).or_default();
                     written.push((*value, stream, node, !unfenced));
+                    // R64: a wait that no earlier write ends is ended by the first later one that does.
+                    let ends = |(word, _, awaited, when): &(String, usize, u64, Option<String>)| {
+                        !unfenced && word == at && ends_wait(*value, *awaited, when.as_deref())
+                    };
+                    for (_, wait, ..) in self.value_waits.extract_if(.., |wait| ends(wait)) {
+                        self.graph.add_late_edge(node, wait, 64);
+                        self.outside_waits.retain(|&other| other != wait);
+                        self.ended_waits.push(wait);
+                    }
                 }
             }
             Act::WaitValue { s, at, value, when } => {
@@ -229,17 +238,15 @@ impl Run<'_> {
                 let Some(node) = self.submit_point(here, stream)? else {
                     return Ok(());
                 };
-                // R64. Values here are small, so the differences that the comparison takes do not wrap around.
-                let ends = |found: u64| match when.as_deref() {
-                    Some("eq") => found == *value,
-                    Some("and") => found & value != 0,
-                    Some("nor") => !(found | value) & 0xffff_ffff != 0,
-                    _ => found >= *value,
-                };
+                let ends = |found: u64| ends_wait(found, *value, when.as_deref());
                 let written = self.words.get(at).cloned().unwrap_or_default();
                 let fails = written.iter().rposition(|one| !ends(one.0));
                 match &written[fails.map_or(0, |at| at + 1)..] {
-                    [] => self.outside_waits.push(node),
+                    [] => {
+                        self.outside_waits.push(node);
+                        let wait = (at.clone(), node, *value, when.clone());
+                        self.value_waits.push(wait);
+                    }
                     ending @ [(_, writer, first, fenced), ..] => {
                         if *fenced && ending.iter().all(|one| one.1 == *writer) {
                             self.graph.add_edge(*first, node, 64);
@@ -669,5 +676,15 @@ impl Run<'_> {
                 }
             }
         }
+    }
+}
+
+/// R64. Values here are small, so the differences that the comparison takes do not wrap around.
+fn ends_wait(found: u64, awaited: u64, when: Option<&str>) -> bool {
+    match when {
+        Some("eq") => found == awaited,
+        Some("and") => found & awaited != 0,
+        Some("nor") => !(found | awaited) & 0xffff_ffff != 0,
+        _ => found >= awaited,
     }
 }

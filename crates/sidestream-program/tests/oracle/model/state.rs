@@ -173,6 +173,9 @@ pub(super) struct Run<'a> {
     pub(super) words: HashMap<String, Vec<(u64, usize, usize, bool)>>,
     /// The nodes that wait for what no op shows.
     pub(super) outside_waits: Vec<usize>,
+    /// Of these, the waits for values: the word, the node, the value and the comparison; and those that ended later.
+    pub(super) value_waits: Vec<(String, usize, u64, Option<String>)>,
+    pub(super) ended_waits: Vec<usize>,
     pub(super) last_of_thread: HashMap<String, usize>,
     pub(super) device_of_thread: HashMap<String, u32>,
     pub(super) graph_runs: HashMap<String, usize>,
@@ -199,6 +202,7 @@ impl<'a> Run<'a> {
                 edges: Vec::new(),
                 choices: Vec::new(),
                 before: Vec::new(),
+                has_late_edges: false,
                 drop,
             },
             streams: Vec::new(),
@@ -213,6 +217,8 @@ impl<'a> Run<'a> {
             early: HashMap::new(),
             words: HashMap::new(),
             outside_waits: Vec::new(),
+            value_waits: Vec::new(),
+            ended_waits: Vec::new(),
             last_of_thread: HashMap::new(),
             device_of_thread: HashMap::new(),
             graph_runs: HashMap::new(),
