@@ -9,14 +9,14 @@ const PAIRS: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
-    waits: Vec<Wait>,
+    waits: Vec<Unknown>,
     /// The index of a race, and the steps of a pair that it counts.
     pairs: Vec<(usize, (Epoch, Epoch))>,
 }
 
 /// The first of the waits of a chain for one word, or for what has no word.
 #[derive(Debug)]
-struct Wait {
+struct Unknown {
     step: Epoch,
     word: Option<FlagId>,
     /// The step of the same chain that comes after the write that ended the waits, once that was called.
@@ -35,7 +35,7 @@ impl Unseen {
         match outside {
             Outside::Nothing => {}
             Outside::Waits(word) => {
-                let is_it = |wait: &&Wait| wait.step.chain == epoch.chain && wait.word == word;
+                let is_it = |wait: &&Unknown| wait.step.chain == epoch.chain && wait.word == word;
                 if self
                     .waits
                     .iter()
@@ -45,7 +45,7 @@ impl Unseen {
                 {
                     self.waits.retain(|wait| !is_it(&wait));
                     let (step, ended) = (epoch, None);
-                    self.waits.push(Wait { step, word, ended });
+                    self.waits.push(Unknown { step, word, ended });
                 }
             }
             Outside::Ends(word) => {
@@ -72,7 +72,7 @@ impl Unseen {
 
     /// Whether one of the chains has waited for what no call has shown, which may order the two.
     pub(super) fn may_order(&self, chains: (Chain, Chain), clocks: &Clocks) -> bool {
-        let waited = |wait: &Wait| {
+        let waited = |wait: &Unknown| {
             [chains.0, chains.1].into_iter().any(|at| {
                 let knows = |step| clocks.ordered(step, at);
                 knows(wait.step) && !wait.ended.is_some_and(knows)
