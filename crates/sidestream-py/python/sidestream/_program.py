@@ -60,6 +60,7 @@ class Race:
         fix: The call that orders them, and where to put it.
         count: Number of pairs at the same two call sites.
         sites: The call sites, if the program names them.
+        doubt: For ``warn``, the reason why it is not certain.
     """
 
     kind: str
@@ -71,6 +72,7 @@ class Race:
     fix: str
     count: int
     sites: tuple[str | None, str | None]
+    doubt: str | None = None
 
 
 @dataclass(frozen=True)
