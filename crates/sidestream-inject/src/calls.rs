@@ -244,6 +244,9 @@ const fn call(
     }
 }
 
+/// What is added to the number of a call of the CUDA runtime.
+pub const RUNTIME: u16 = 1024;
+
 /// All calls that are heard. A record names a call by its position here.
 #[rustfmt::skip]
 pub const CALLS: &[ApiCall] = &[
@@ -350,6 +353,8 @@ pub const CALLS: &[ApiCall] = &[
     call([492, 493], "cuWaitExternalSemaphoresAsync", 4, Exit, WaitOutside(3), &[]),
     call([527, 528], "cuLaunchHostFunc", 3, Exit, HostFunction(0), &[]),
     call([831, 832], "cuLaunchHostFunc_v2", 4, Exit, HostFunction(0), &[]),
+    // The CUDA runtime adds its callbacks by a function that no number names.
+    call([RUNTIME + 197, RUNTIME + 248], "cudaStreamAddCallback", 4, Exit, HostFunction(0), &[]),
     call([345, 437], "cuStreamAddCallback", 4, Exit, HostFunction(0), &[]),
 
     call([539, 540], "cuStreamBeginCapture_v2", 2, Exit, BeginCapture(0, NONE, NONE), &[]),

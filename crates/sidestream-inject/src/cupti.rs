@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
 
+use crate::calls::RUNTIME;
 use crate::system::Library;
 
 /// The data of a callback for a call: `CUpti_CallbackData`.
@@ -31,8 +32,9 @@ pub struct Data {
 /// The function that CUPTI calls.
 pub type Callback = extern "C" fn(*mut c_void, c_int, u32, *const Data);
 
-/// The domain of the driver's functions.
+/// The domain of the driver's functions, and that of the runtime's.
 pub const DRIVER: c_int = 1;
+pub const OF_RUNTIME: c_int = 2;
 
 type Subscriber = *mut c_void;
 
@@ -141,14 +143,18 @@ impl Cupti {
         }
     }
 
-    /// Hears a call of the driver from now on. Returns whether this CUPTI knows it.
+    /// Hears a call from now on. Returns whether this CUPTI knows it.
     pub fn hear(&self, call: u16) -> bool {
         type EnableFn = unsafe extern "C" fn(u32, Subscriber, c_int, u32) -> c_int;
         // SAFETY: the type is that of CUPTI's header.
         let enable = unsafe { self.library.function::<EnableFn>(c"cuptiEnableCallback") };
+        let (domain, call) = match call.checked_sub(RUNTIME) {
+            Some(of_runtime) => (OF_RUNTIME, of_runtime),
+            None => (DRIVER, call),
+        };
         // SAFETY: the subscriber is CUPTI's own.
         enable.is_some_and(
-            |enable| unsafe { enable(1, self.subscriber, DRIVER, u32::from(call)) } == 0,
+            |enable| unsafe { enable(1, self.subscriber, domain, u32::from(call)) } == 0,
         )
     }
 }

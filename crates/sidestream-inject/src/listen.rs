@@ -6,8 +6,8 @@ use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
 use crate::activity;
-use crate::calls::{ApiCall, Behind, CALLS, Does, Moment, Part};
-use crate::cupti::{Cupti, DRIVER, Data, NotSubscribed};
+use crate::calls::{ApiCall, Behind, CALLS, Does, Moment, Part, RUNTIME};
+use crate::cupti::{Cupti, DRIVER, Data, NotSubscribed, OF_RUNTIME};
 use crate::kernels::{Kernels, LaunchArguments, text};
 use crate::ring::SharedRing;
 use crate::sites::Sites;
@@ -52,7 +52,7 @@ fn begin() {
         return;
     };
     let (is_light, profile) = (variable(LIGHT) == "1", variable(PROFILE));
-    let mut rows = vec![0; 1024];
+    let mut rows = vec![0; 2048];
     for (row, call) in CALLS.iter().enumerate() {
         for (id, per_thread) in call.ids.into_iter().zip([0, PER_THREAD]) {
             if id != 0 && profile.is_empty() && (!is_light || call.is_light()) {
@@ -133,7 +133,12 @@ thread_local! {
 }
 
 extern "C" fn heard(_: *mut c_void, domain: c_int, id: u32, data: *const Data) {
-    if domain != DRIVER || data.is_null() {
+    let id = match domain {
+        DRIVER => id,
+        OF_RUNTIME => id.saturating_add(u32::from(RUNTIME)),
+        _ => return,
+    };
+    if data.is_null() {
         return;
     }
     let (Some(listener), false) = (LISTENER.get(), IS_INSIDE.replace(true)) else {

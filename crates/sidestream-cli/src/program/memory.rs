@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use sidestream::op::{Access, BufferId, Memory, Mode};
+use sidestream::op::{Access, BufferId, EventId, Memory, Mode, StreamId};
 
 /// Memory that the program may use.
 #[derive(Clone, Debug)]
@@ -47,6 +47,8 @@ pub struct Allocations {
     /// The two buffers of each place and size that take turns: memory that is freed and allocated again is another buffer,
     /// and a program may do that as often as it likes.
     buffers: HashMap<(u64, u64, Memory), [Option<BufferId>; 2]>,
+    /// By first address, memory that was freed in the order of a stream: its end, the stream, and an event after the free.
+    freed: BTreeMap<u64, (u64, StreamId, EventId)>,
 }
 
 impl Allocations {
@@ -101,5 +103,24 @@ impl Allocations {
     pub fn name(&self, buffer: BufferId) -> String {
         let range = self.by_start.values().find(|range| range.buffer == buffer);
         range.map_or_else(String::new, |range| format!("{:#x}", range.start))
+    }
+
+    /// Takes note of memory that was freed in the order of a stream.
+    pub fn freed(&mut self, range: &Allocation, stream: StreamId, event: EventId) {
+        self.freed.insert(range.start, (range.end, stream, event));
+    }
+
+    /// Returns the event of an earlier free at this address, which another free may record again.
+    pub fn free_event(&self, start: u64) -> Option<EventId> {
+        self.freed.get(&start).map(|(_, _, event)| *event)
+    }
+
+    /// Returns the events after the frees in other streams of memory that a stream now gets.
+    pub fn reused(&self, start: u64, bytes: u64, by: StreamId) -> Vec<EventId> {
+        let before = self.freed.range(..start.saturating_add(bytes)).rev();
+        let overlapping = before
+            .take(64)
+            .filter(|(_, (end, stream, _))| *end > start && *stream != by);
+        overlapping.map(|(_, (_, _, event))| *event).collect()
     }
 }

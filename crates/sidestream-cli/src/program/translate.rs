@@ -335,6 +335,9 @@ impl Process {
             }
             Does::AllocAsync(at, bytes, stream) => {
                 let stream = self.stream(now, word(stream), out);
+                for event in self.memory.reused(word(at), word(bytes), stream) {
+                    self.op(now, Kind::Wait { stream, event }, &[], out);
+                }
                 let kind = Kind::MallocAsync { stream };
                 self.made(now, word(at), word(bytes), Memory::Device, kind, out);
             }
@@ -354,12 +357,15 @@ impl Process {
             Does::FreeAsync(at, stream) => {
                 let stream = self.stream(now, word(stream), out);
                 if let Some(range) = self.memory.remove(word(at)) {
-                    self.op(
-                        now,
-                        Kind::FreeAsync { stream },
-                        &[range.all(Mode::Write)],
-                        out,
-                    );
+                    let (kind, all) = (Kind::FreeAsync { stream }, [range.all(Mode::Write)]);
+                    self.op(now, kind, &all, out);
+                    // The pool may hand the memory on to another stream, and orders that itself (R32).
+                    let event = match self.memory.free_event(range.start) {
+                        Some(event) => event,
+                        None => self.new_event(false, out),
+                    };
+                    self.op(now, Kind::Record { event, stream }, &[], out);
+                    self.memory.freed(&range, stream, event);
                 }
             }
             Does::Copy(to, from, bytes, stream) => {
