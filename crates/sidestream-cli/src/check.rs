@@ -78,7 +78,7 @@ impl Outcome {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
     if !args.program.is_empty() {
-        return program::check(&args.program, &args.options);
+        return program::check(&args.program, &args.options, args.json);
     }
     refuse_overwriting(args)?;
     let mut worst = Outcome::Clean;

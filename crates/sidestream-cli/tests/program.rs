@@ -69,7 +69,9 @@ fn a_missing_wait_is_found_and_a_repaired_program_is_clean() {
         "2 races",
         "cuMemcpyHtoDAsync_v2",
         "scale",
-        "nothing makes stream 1 wait for stream 0",
+        "nothing makes stream 1 [waits.c:",
+        "waits.c:29 in main()",
+        "cudaStreamWaitEvent in stream 1",
     ] {
         assert!(racy.out.contains(part), "{part}: {}", racy.out);
     }
@@ -93,4 +95,45 @@ fn a_program_that_dies_or_fails_is_checked_up_to_there() {
     let failed = listened(&["check"], &program, &["fails"]);
     assert_eq!(failed.code, 7);
     assert!(failed.out.contains("1 race"), "{}", failed.out);
+}
+
+#[test]
+fn whatever_a_program_writes_into_its_ring_does_not_end_the_command() {
+    use sidestream_inject::calls::CALLS;
+    use sidestream_inject::wire::{Head, Tag};
+
+    for seed in 1..=60_u64 {
+        println!("seed {seed}");
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut draw = |below: u64| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        let mut words = Vec::new();
+        for _ in 0..400 {
+            let index = draw(CALLS.len() as u64) as u16;
+            let len = draw(40) as u16 + 5;
+            let per_thread = draw(8) == 0;
+            words.push(
+                Head {
+                    words: len,
+                    tag: Tag::Call,
+                    index,
+                    per_thread,
+                }
+                .word(),
+            );
+            // A thread, a context, a site; then a few handles and addresses, so that calls concern each other.
+            words.extend([draw(3) + 1, draw(2), draw(3)]);
+            words.extend((4..len).map(|_| match draw(10) {
+                0 => u64::MAX - draw(3),
+                1 => draw(1 << 20),
+                2 => 0x7f00_0000_0000 + draw(16) * 4096,
+                _ => draw(6),
+            }));
+        }
+        assert!(sidestream_cli::program::take_words(&words) > 300);
+    }
 }

@@ -12,13 +12,13 @@ pub struct ApiCall {
     pub ids: [u16; 2],
     /// Its name.
     pub name: &'static str,
-    /// Does it does, and which words of its arguments say to what.
+    /// What it does, and which words of its arguments say to what.
     pub what: Does,
     /// The number of words of its arguments.
     pub words: u8,
     /// When it is written: before the driver executes it, if it may wait; else after it, with its result.
     pub at: Moment,
-    /// Does is behind pointers among its arguments; written after the arguments.
+    /// What is behind pointers among its arguments; written after the arguments.
     pub behind: &'static [Behind],
 }
 
@@ -409,15 +409,6 @@ pub const CALLS: &[ApiCall] = &[
 ];
 
 impl ApiCall {
-    /// Whether the call is heard with `--light`: what orders work, copies, launches, and the little that tells what their
-    /// handles and addresses are.
-    pub fn is_light(&self) -> bool {
-        !matches!(
-            self.what,
-            StreamQuery(..) | EventQuery(..) | EventElapsed(..)
-        )
-    }
-
     /// Whether the destination and the source are in the memory of a device, by the call's name.
     pub fn is_of_device(&self) -> (bool, bool) {
         let is = |way| self.name.starts_with(way);

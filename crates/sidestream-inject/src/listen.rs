@@ -55,7 +55,7 @@ fn begin() {
     let mut rows = vec![0; 2048];
     for (row, call) in CALLS.iter().enumerate() {
         for (id, per_thread) in call.ids.into_iter().zip([0, PER_THREAD]) {
-            if id != 0 && profile.is_empty() && (!is_light || call.is_light()) {
+            if id != 0 && profile.is_empty() {
                 rows[usize::from(id)] = (row as u16 + 1) | per_thread;
             }
         }

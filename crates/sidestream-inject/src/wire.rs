@@ -29,7 +29,7 @@ pub const FOLDER: &str = "SIDESTREAM_RINGS";
 pub const READER: &str = "SIDESTREAM_READER";
 /// The environment variable that names files in which to look for CUPTI, separated by colons.
 pub const CUPTI: &str = "SIDESTREAM_CUPTI";
-/// The environment variable that is `1` if only launches, copies, records and waits are to be heard, without call sites.
+/// The environment variable that is `1` if call sites are not asked for.
 pub const LIGHT: &str = "SIDESTREAM_LIGHT";
 /// The environment variable that asks for activity records in place of calls: for how many milliseconds (0: to the end), how
 /// many ranges (0: to the end), and the name of the range that begins the recording (none: at once), separated by commas.

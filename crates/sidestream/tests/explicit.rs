@@ -141,7 +141,7 @@ fn the_report_names_both_call_sites_and_the_call_that_is_missing() {
             "on down, at crates/sidestream/tests/explicit.rs:{}",
             line + 4
         ),
-        "fix: - {do: wait_stream, s: down, src: up".to_owned(),
+        "fix: make down wait for up".to_owned(),
     ] {
         assert!(text.contains(&expected), "{expected} in {text}");
     }
@@ -564,7 +564,7 @@ fn times_may_be_queried_once_both_events_are_known_to_be_complete() {
 }
 
 #[test]
-#[should_panic(expected = "fix: - {do: sync_stream, st: down")]
+#[should_panic(expected = "fix: make the host wait for down")]
 fn a_checker_that_panics_does_so_in_the_call_that_races() {
     let device = Device::open("sim:h200").unwrap();
     let _findings = device.checked(OnRace::Panic);

@@ -453,7 +453,7 @@ fn a_race_panics_in_its_thread_and_only_when_that_thread_checks() {
         "op 0 on copies, in span forward, at ",
         "op 1 on kernels, in span forward, at ",
         "nothing makes kernels wait for copies",
-        "fix: - {do: wait_stream, s: kernels, src: copies, t: main}   before op 1 (at ",
+        "fix: make kernels wait for copies: cudaEventRecord in copies, cudaStreamWaitEvent in kernels   before op 1 (at ",
         file!(),
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");

@@ -92,7 +92,7 @@ fn without_tracking_the_checker_names_both_calls_and_the_wait_that_is_missing() 
     let text = findings.text();
     assert_eq!(findings.report().races.len(), 1, "{text}");
     assert!(
-        text.contains("WAW") && text.contains("wait_stream"),
+        text.contains("WAW") && text.contains("make b wait for a"),
         "{text}"
     );
     for line in [second - 2, second] {

@@ -19,6 +19,7 @@ const FUZZ_S: u32 = 120;
 const FUZZED: [&str; 4] = [
     "sidestream",
     "sidestream-program",
+    "sidestream-cli",
     "sidestream-diagnose",
     "sidestream-images",
 ];

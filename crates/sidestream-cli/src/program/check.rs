@@ -4,15 +4,24 @@ use std::ffi::OsString;
 
 use sidestream::check::{Findings, MEMORY_BYTES, OnRace, Severity, counted, live};
 use sidestream::log::{Record, Sink};
+use sidestream_program::{Checked, checked_json};
 
 use super::session::{Options, Session};
 use super::translate::{Hears, Process};
-use crate::failure::{Exit, Failure, print};
+use crate::failure::{Exit, Failure};
+use crate::output;
 
 /// The checker of a process.
-struct Watch {
+pub(super) struct Watch {
     findings: Findings,
     sink: Box<dyn Sink>,
+}
+
+impl Watch {
+    pub(super) fn new() -> Watch {
+        let (findings, sink) = live(OnRace::Report, MEMORY_BYTES);
+        Watch { findings, sink }
+    }
 }
 
 impl Hears for Watch {
@@ -23,16 +32,12 @@ impl Hears for Watch {
 
 /// Runs a program, prints what races in it, and returns the exit code: the program's own unless it is zero, else 1 if there
 /// is an error, and 2 if the program was not heard.
-pub fn main(program: &[OsString], options: &Options) -> Result<Exit, Failure> {
-    let watch = |_, _| {
-        let (findings, sink) = live(OnRace::Report, MEMORY_BYTES);
-        Ok(Watch { findings, sink })
-    };
-    let finished = Session::start(program, options, watch)?.listen()?;
+pub fn main(program: &[OsString], options: &Options, json: bool) -> Result<Exit, Failure> {
+    let finished = Session::start(program, options, |_, _| Ok(Watch::new()))?.listen()?;
     let is_heard = finished.tell();
     let mut code = 2 * Exit::from(!is_heard);
     for (of, process, watch) in finished.heard() {
-        match report(&of, process, &watch.findings)? {
+        match report(&of, process, &watch.findings, json)? {
             0 => {}
             // A race counts for more than what was not checked.
             found => code = if code == 1 { 1 } else { found },
@@ -42,19 +47,30 @@ pub fn main(program: &[OsString], options: &Options) -> Result<Exit, Failure> {
 }
 
 /// Prints the report of a process. Returns 1 if it has an error, 2 if not all calls were checked, else 0.
-fn report(name: &str, process: &Process, findings: &Findings) -> Result<Exit, Failure> {
+fn report(name: &str, process: &Process, findings: &Findings, json: bool) -> Result<Exit, Failure> {
     let report = findings.report();
-    let calls = counted(process.calls, "CUDA call");
-    print(format_args!("{name}: {calls}, {}", findings.text()))?;
     let is_error = report
         .races
         .iter()
         .any(|race| race.severity() == Severity::Error);
+    let is_partial = findings.ended().is_some() || report.error.is_some();
+    let text = || {
+        let calls = counted(process.calls, "CUDA call");
+        format!("{name}: {calls}, {}", findings.text())
+    };
+    let data = || {
+        checked_json(&Checked {
+            name: name.to_owned(),
+            report: report.clone(),
+            names: findings.names(),
+            undeclared: Vec::new(),
+            sites: findings.sites(),
+        })
+    };
+    output::say(json, data, text)?;
     Ok(if is_error {
         1
-    } else if findings.ended().is_some() || report.error.is_some() {
-        2
     } else {
-        0
+        2 * Exit::from(is_partial)
     })
 }

@@ -96,6 +96,8 @@ impl Area {
         } else {
             (rows, slices, width)
         };
+        // No more than are told, also where there are no rows.
+        let slices = slices.min(MAX_ROWS as u64);
         let places = (0..slices).flat_map(move |z| (0..rows).map(move |y| (y, z)));
         let at = move |(y, z): (u64, u64)| {
             start

@@ -18,6 +18,23 @@ mod session;
 pub mod symbols;
 mod translate;
 
+/// Checks what a program may have written into its ring, for tests: words of records, each with its length before it. Returns
+/// the number of calls.
+#[doc(hidden)]
+pub fn take_words(mut words: &[u64]) -> u64 {
+    let mut process = translate::Process::default();
+    let mut told = check::Watch::new();
+    while let Some((&first, rest)) = words.split_first() {
+        let Some(head) = sidestream_inject::wire::Head::of(first) else {
+            break;
+        };
+        let len = usize::from(head.words - 1).min(rest.len());
+        process.take(head, &rest[..len], &mut told);
+        words = &rest[len..];
+    }
+    process.calls
+}
+
 pub use check::main as check;
 pub use profile::{Recorded, main as profile};
 pub use session::Options;

@@ -19,8 +19,7 @@ use crate::system;
 /// How to listen.
 #[derive(clap::Args, Clone, Default, Debug)]
 pub struct Options {
-    /// Hear only what orders work, copies, launches and memory, and take no call sites: the program runs at nearly its full
-    /// speed
+    /// Take no call sites: the program runs at nearly its full speed
     #[arg(long)]
     pub light: bool,
     /// What to record of devices in place of calls: see [`wire::PROFILE`].

@@ -1,6 +1,6 @@
 //! Makes operations of the calls of a process.
 //!
-//! Does is not known is taken in the program's favour, so that an error is one: a stream of which the creation was not heard is a
+//! What is not known is taken in the program's favour, so that an error is one: a stream of which the creation was not heard is a
 //! blocking one; what a thread has waited for counts as known to every thread that calls later, since locks and queues between
 //! threads are not seen; a kernel touches the memory to which its parameters point, but only at that address.
 
@@ -77,6 +77,8 @@ pub struct Process {
     /// Likewise, those outside Python: the frames, each as the load address of its module and its address in that.
     stacks: HashMap<u32, Vec<[u64; 2]>>,
     symbols: Symbols,
+    /// By call site: what to add to the names of what was made there.
+    made_at: Vec<String>,
     /// The buffer that stands for all addresses, in which all others lie.
     everything: Option<BufferId>,
     pub(super) buffers: u32,
@@ -227,7 +229,7 @@ impl Process {
                 let event = self.event(word(event), out);
                 let stream = match self.of_contexts {
                     Some(known) => known,
-                    None => self.new_stream(StreamKind::NonBlocking, now.device, out),
+                    None => self.new_stream(StreamKind::NonBlocking, now, out),
                 };
                 self.of_contexts = Some(stream);
                 for source in self.streams_of(word(context)) {
@@ -503,7 +505,12 @@ impl Process {
                 buffer: everything,
                 start: at,
             });
-            let name = format!("{at:#x}");
+            let name = format!(
+                "{at:#x}{}",
+                self.made_at
+                    .get(now.site.0 as usize)
+                    .map_or("", String::as_str)
+            );
             out.take(&Record::buffer(memory, bytes, within, name));
             *buffers += 1;
             BufferId(*buffers - 1)
@@ -555,7 +562,7 @@ impl Process {
             0 => StreamKind::Blocking,
             _ => StreamKind::NonBlocking,
         };
-        let id = self.new_stream(kind, now.device, out);
+        let id = self.new_stream(kind, now, out);
         self.streams.insert(Handle::Created(handle), id);
         self.in_contexts.insert(handle, context);
         self.op(now, Kind::CreateStream { stream: id }, &[], out);
@@ -647,6 +654,7 @@ impl Process {
         }
         if self.threads.is_empty() {
             out.take(&Record::site("handed over between threads"));
+            self.made_at.push(String::new());
             self.sites.insert((u16::MAX, 0, 0), SiteId(0));
         }
         let id = ThreadId(self.threads.len() as u32);
@@ -687,10 +695,18 @@ impl Process {
         let named = self.kernels.get(&kernel).map(|kernel| kernel.name.clone());
         let named = named.filter(|name| !name.is_empty());
         let what = named.as_deref().unwrap_or(call.name);
-        match self.place(place, named.as_deref()) {
-            Some(place) => out.take(&Record::site(format!("{what} at {place}"))),
-            None => out.take(&Record::site(what)),
-        }
+        let at = self.place(place, named.as_deref());
+        out.take(&Record::site(match &at {
+            Some(at) => format!("{what} at {at}"),
+            None => what.to_owned(),
+        }));
+        // Only the file's own name and the line: names are inside sentences.
+        let line = at.as_deref().and_then(|place| place.split(" in ").next());
+        let line = line
+            .and_then(|line| line.rsplit('/').next())
+            .filter(|line| line.contains(':'));
+        self.made_at
+            .push(line.map_or_else(String::new, |line| format!(" [{line}]")));
         let fresh = SiteId(self.sites.len() as u32);
         self.sites.insert((row, kernel, place), fresh);
         fresh
@@ -711,15 +727,17 @@ impl Process {
             Handle::PerThread(..) => StreamKind::PerThread,
             Handle::Created(_) => StreamKind::Blocking,
         };
-        let id = self.new_stream(kind, now.device, out);
+        let id = self.new_stream(kind, now, out);
         self.streams.insert(handle, id);
         id
     }
 
-    fn new_stream(&mut self, kind: StreamKind, device: DeviceId, out: &mut dyn Hears) -> StreamId {
-        if let Some(spare) = self
-            .spare_streams
-            .get_mut(&(device, kind))
+    fn new_stream(&mut self, kind: StreamKind, now: &Now<'_>, out: &mut dyn Hears) -> StreamId {
+        let device = now.device;
+        // A stream of its own has a name of its own, until there are many.
+        let spare = self.spare_streams.get_mut(&(device, kind));
+        if let Some(spare) = spare
+            .filter(|_| self.declared_streams > 1000)
             .and_then(Vec::pop)
         {
             return spare;
@@ -728,7 +746,12 @@ impl Process {
             StreamKind::Legacy => "the default stream".to_owned(),
             StreamKind::PerThread => "the thread's default stream".to_owned(),
             StreamKind::Blocking | StreamKind::NonBlocking => {
-                format!("stream {}", self.declared_streams)
+                let made_at = self.made_at.get(now.site.0 as usize);
+                format!(
+                    "stream {}{}",
+                    self.declared_streams,
+                    made_at.map_or("", String::as_str)
+                )
             }
         };
         self.declare_stream(kind, device, name, out)

@@ -14,6 +14,8 @@ pub struct Lint {
     pub op: OpId,
     /// The kind of remark.
     pub code: LintCode,
+    /// The call site of the operation, if it is known.
+    pub site: Option<SiteId>,
 }
 
 /// The kind of a [`Lint`].
@@ -156,7 +158,8 @@ impl Lints {
     pub(super) fn pool(&mut self, op: OpId, asked: u32, size: u32) {
         if asked > size {
             let code = LintCode::StreamPoolAlias;
-            self.list.push(Lint { op, code });
+            let site = None;
+            self.list.push(Lint { op, code, site });
         }
     }
 
@@ -168,8 +171,8 @@ impl Lints {
     fn add_at(&mut self, place: Place, code: LintCode) {
         let fresh = |said: &mut HashSet<_>| said.insert((place.site, code));
         if self.once.as_mut().is_none_or(fresh) {
-            let op = place.op;
-            self.list.push(Lint { op, code });
+            let (op, site) = (place.op, Some(place.site));
+            self.list.push(Lint { op, code, site });
         }
     }
 

@@ -55,7 +55,7 @@ pub enum OnRace {
 /// drop(pen);
 /// let text = findings.text();
 /// assert!(text.contains("RAW on A"));
-/// assert!(text.contains("fix: - {do: wait_stream, s: kernels, src: copies, t: main}"));
+/// assert!(text.contains("fix: make kernels wait for copies"));
 /// ```
 pub fn live(on_race: OnRace, memory_bytes: u64) -> (Findings, Box<dyn Sink>) {
     let mut run = Run::new(memory_bytes);

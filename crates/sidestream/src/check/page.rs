@@ -56,8 +56,12 @@ impl Page<'_> {
                 "\n  {hidden} more races are not shown here; the report as data (--json) lists all\n"
             );
         }
-        for lint in &self.report.lints {
+        for lint in self.report.lints.iter().take(SHOWN) {
             out += &self.lint(lint);
+        }
+        let hidden = self.report.lints.len().saturating_sub(SHOWN);
+        if hidden > 0 {
+            out += &format!("\n  {hidden} more remarks are not shown here\n");
         }
         out += &self.refused();
         if !mends.is_empty() {
@@ -184,15 +188,19 @@ impl Page<'_> {
     fn fix(&self, race: &Race) -> String {
         let names = Shown(self.names);
         let call = |call: Missing| {
+            let (side, op) = (call.side, call.op);
+            let place = self.place(op, race);
+            if self.listing.is_none() {
+                // The program has no text in the format, and its reader knows CUDA.
+                return format!("{}   {side} op {}{place}", call.in_cuda(), op.0);
+            }
             let fields = call.fields.iter();
             let fields: String = fields
                 .map(|(key, value)| format!(", {key}: {value}"))
                 .collect();
-            let (verb, side, op) = (call.verb, call.side, call.op);
             format!(
-                "- {{do: {verb}{fields}}}   {side} op {}{}",
-                op.0,
-                self.place(op, race)
+                "- {{do: {}{fields}}}   {side} op {}{place}",
+                call.verb, op.0
             )
         };
         // The wait comes first: it belongs next to the second operation, where a reader looks.
@@ -267,7 +275,14 @@ impl Page<'_> {
         format!(
             "\n  {}: {meaning}\n    {}\n",
             lint.code.code(),
-            self.op(lint.op, Called::default(), "")
+            self.op(
+                lint.op,
+                Called {
+                    site: lint.site.and_then(|site| self.site(site)),
+                    span: None
+                },
+                ""
+            )
         )
     }
 

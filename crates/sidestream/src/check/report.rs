@@ -252,6 +252,32 @@ pub(super) struct Missing {
     pub op: OpId,
 }
 
+impl Missing {
+    /// Returns the call in CUDA's words.
+    pub(super) fn in_cuda(&self) -> String {
+        let of = |key| {
+            let field = self.fields.iter().find(|(name, _)| *name == key);
+            field.map_or("", |(_, value)| value.as_str())
+        };
+        match self.verb {
+            "wait_stream" => {
+                let (stream, source) = (of("s"), of("src"));
+                format!(
+                    "make {stream} wait for {source}: cudaEventRecord in {source}, cudaStreamWaitEvent in {stream}"
+                )
+            }
+            "sync_stream" => format!("make the host wait for {}: cudaStreamSynchronize", of("st")),
+            "sync_event" => format!("make the host wait for {}: cudaEventSynchronize", of("ev")),
+            "record_stream" => format!("record_stream of {} on {}", of("buf"), of("st")),
+            "set_flag" => format!(
+                "let {} tell the other thread, by a lock or a queue,",
+                of("t")
+            ),
+            _ => format!("let {} wait for that", of("t")),
+        }
+    }
+}
+
 impl Fix {
     /// Returns the fix in one line, in the stream program format.
     pub fn text(&self, names: &Names) -> String {

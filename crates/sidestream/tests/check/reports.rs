@@ -69,13 +69,13 @@ fn a_report_for_people() {
     op 2 on s1
     op 4 on t0
     t0 waits for s1 only up to op 1
-  fix: - {do: sync_stream, st: s1}   before op 4
+  fix: make the host wait for s1: cudaStreamSynchronize   before op 4
 
   WAR on B: the second may write while the first still reads.
     op 6 on s2
     op 7 on s1
     nothing makes s1 wait for s2
-  fix: - {do: wait_stream, s: s1, src: s2}   before op 7
+  fix: make s1 wait for s2: cudaEventRecord in s2, cudaStreamWaitEvent in s1   before op 7
 
   UNPINNED_ASYNC_COPY: a copy of pageable memory may block the host and does not overlap; use pinned memory
     op 2
@@ -108,7 +108,7 @@ fn a_guessed_write_is_a_warning_that_says_what_settles_it() {
     op 0 on s1
     op 1 on s2
     nothing makes s2 wait for s1
-  fix: - {do: wait_stream, s: s2, src: s1}   before op 1
+  fix: make s2 wait for s1: cudaEventRecord in s1, cudaStreamWaitEvent in s2   before op 1
    or: declare the parameter a pointer to `const`, if the kernel only reads
 
   Fix it and check again: it may hide other races.
@@ -139,7 +139,7 @@ fn races_that_one_call_fixes_are_one_entry() {
     op 1 on s1
     op 3 on s2
     nothing makes s2 wait for s1
-  fix: - {do: wait_stream, s: s2, src: s1}   before op 2
+  fix: make s2 wait for s1: cudaEventRecord in s1, cudaStreamWaitEvent in s2   before op 2
   the same call fixes one more:
     WAR on A: op 0 on s1, op 2 on s2
 
@@ -147,7 +147,7 @@ fn races_that_one_call_fixes_are_one_entry() {
     op 4 on s1
     op 5 on s2
     nothing makes s2 wait for s1
-  fix: - {do: wait_stream, s: s2, src: s1}   before op 5
+  fix: make s2 wait for s1: cudaEventRecord in s1, cudaStreamWaitEvent in s2   before op 5
 
   Fix them from the last to the first, and check again: they may hide other races.
 "
