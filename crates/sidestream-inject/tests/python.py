@@ -1,4 +1,5 @@
-# Compares the library's idea of where this thread is with Python's own. ctypes releases the GIL around each call, as PyTorch does.
+# Compares the library's idea of where this thread is with Python's own.
+# ctypes releases the GIL around each call, as PyTorch does.
 import ctypes
 import gc
 import sys
@@ -88,7 +89,8 @@ check()
 expect(where(), line(), "<module>")
 
 # Only libraries near by: the innermost line.
-exec(compile("\ndef deep_library(depth):\n if depth == 0:\n  return where()\n return deep_library(depth - 1)", "/x/dist-packages/y.py", "exec"))
+DEEP = "\ndef deep_library(depth):\n if depth == 0:\n  return where()\n return deep_library(depth - 1)"
+exec(compile(DEEP, "/x/dist-packages/y.py", "exec"))
 expect(deep_library(40), 4, "where", "/x/site-packages/torch.py")
 expect(deep_library(10), line(), "<module>")
 
@@ -122,6 +124,7 @@ assert library.elsewhere() == 0, "a thread without Python has a line"
 assert library.unknown() == 0
 
 if len(sys.argv) > 1:
-    exec(compile("def measure(d):\n if d == 0: return library.measure(1000000)\n return measure(d - 1)", "/x/site-packages/b.py", "exec"))
+    text = "def measure(d):\n if d == 0: return library.measure(1000000)\n return measure(d - 1)"
+    exec(compile(text, "/x/site-packages/b.py", "exec"))
     for depth in (1, 5, 10, 20):
         print(depth, measure(depth) / 1000000, "ns")

@@ -16,7 +16,7 @@ use crate::steps::Run;
 const FUZZ_S: u32 = 120;
 
 /// The crates that have fuzz targets.
-const FUZZED: [&str; 4] = [
+const FUZZED: [&str; 5] = [
     "sidestream",
     "sidestream-program",
     "sidestream-cli",

@@ -2,8 +2,8 @@
 
 `// expect: SEVERITY KINDS` says what is to be found: `error`, `warning`, or `race` for either; `silent` is
 nothing, `unseen` a race that calls do not show. `// first` and `// second` mark the two sides. The argument
-`repaired` makes a program correct: nothing may be found, or warnings only where `// repaired: warns` says that
-calls do not show the order; and its output must be that of the plain run.
+`repaired` makes a program correct: nothing may be found, or warnings only where `// repaired: warns` says
+that calls do not show the order; and its output must be that of the plain run.
 """
 
 import argparse

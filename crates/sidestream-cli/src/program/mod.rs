@@ -17,6 +17,7 @@ mod session;
 #[doc(hidden)]
 pub mod symbols;
 mod translate;
+mod work;
 
 /// Checks what a program may have written into its ring, for tests: words of records, each with its length before it. Returns
 /// the number of calls.

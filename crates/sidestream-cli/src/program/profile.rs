@@ -113,9 +113,12 @@ pub fn main(
     let finished = session.listen_until(|all| {
         let closed = all.iter_mut().map(|(.., recording)| recording.close());
         let traces: Result<Vec<_>, _> = closed.filter_map(Result::transpose).collect();
-        code = traces.and_then(|traces| match traces.is_empty() {
-            true => Ok(2),
-            false => report(traces),
+        code = traces.and_then(|traces| {
+            if traces.is_empty() {
+                Ok(2)
+            } else {
+                report(traces)
+            }
         });
     })?;
     if finished.tell()
@@ -407,9 +410,10 @@ impl Recording {
         let buffer = BufWriter::with_capacity(1 << 20, file.try_clone()?);
         self.file = Some(file);
         let is_packed = self.name.ends_with(".gz") && self.output.is_some();
-        let mut out: Box<dyn Write> = match is_packed {
-            true => Box::new(GzEncoder::new(buffer, Compression::fast())),
-            false => Box::new(buffer),
+        let mut out: Box<dyn Write> = if is_packed {
+            Box::new(GzEncoder::new(buffer, Compression::fast()))
+        } else {
+            Box::new(buffer)
         };
         write!(out, "{{\"traceEvents\":[\n{event}")?;
         self.out = Some(out);

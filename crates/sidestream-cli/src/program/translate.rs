@@ -7,15 +7,14 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use sidestream::log::{Record, Within};
+use sidestream::log::Record;
 use sidestream::op::{
-    Access, Accesses, BufferId, DeviceId, EventId, FlagId, Kind, Memory, Mode, Op, OpId, SiteId,
-    StreamId, StreamKind, ThreadId,
+    Access, BufferId, DeviceId, EventId, FlagId, Kind, Memory, Op, OpId, SiteId, StreamId,
+    StreamKind, ThreadId,
 };
-use sidestream_inject::calls::{ApiCall, CALLS, Does, Made, PARAMETER, Word};
+use sidestream_inject::calls::{ApiCall, CALLS, Does, Word};
 use sidestream_inject::wire::{CALL_WORDS, Head, Tag};
 
-use super::copies::Area;
 use super::graphs::Graphs;
 use super::kernel::KnownKernel;
 use super::memory::Allocations;
@@ -64,7 +63,7 @@ pub struct Process {
     /// Events that other processes record.
     foreign_events: HashSet<u64>,
     /// The number of host functions that were submitted, and by thread how many of them it may have heard of.
-    host_functions: u32,
+    pub(super) host_functions: u32,
     known_functions: Vec<u32>,
     /// By address: the words of memory by which streams wait for each other.
     pub(super) words: HashMap<u64, FlagId>,
@@ -78,13 +77,13 @@ pub struct Process {
     stacks: HashMap<u32, Vec<[u64; 2]>>,
     symbols: Symbols,
     /// By call site: what to add to the names of what was made there.
-    made_at: Vec<String>,
+    pub(super) made_at: Vec<String>,
     /// The buffer that stands for all addresses, in which all others lie.
-    everything: Option<BufferId>,
+    pub(super) everything: Option<BufferId>,
     pub(super) buffers: u32,
     pub(super) memory: Allocations,
     pub(super) graphs: Graphs,
-    kernels: HashMap<u64, KnownKernel>,
+    pub(super) kernels: HashMap<u64, KnownKernel>,
     /// Why the process was not heard.
     pub problem: Option<String>,
     /// Whether it ended by itself.
@@ -263,6 +262,13 @@ impl Process {
                 let device = Some(now.device);
                 self.waits(now, Kind::SyncDevice { device }, out);
             }
+            _ => self.events(call, now, out),
+        }
+    }
+
+    fn events(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+        let word = |at| now.word(at);
+        match call.what {
             Does::EventCreate(event, flags) => {
                 // `CU_EVENT_DISABLE_TIMING`.
                 let id = self.new_event(word(flags) & 2 == 0, out);
@@ -317,207 +323,6 @@ impl Process {
             }
             _ => self.memory_or_work(call, now, out),
         }
-    }
-
-    /// A call that makes or ends memory, or submits work.
-    fn memory_or_work(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
-        let word = |at| now.word(at);
-        match call.what {
-            Does::Alloc(at, bytes, kind) | Does::Register(at, bytes, kind) => {
-                let memory = match kind {
-                    Made::Pinned | Made::Registered => Memory::Pinned,
-                    Made::Managed => Memory::Managed,
-                    Made::Device | Made::Mapped | Made::Global | Made::Foreign => Memory::Device,
-                };
-                self.made(now, word(at), word(bytes), memory, Kind::CudaMalloc, out);
-            }
-            Does::AllocPitch(at, pitch, height) => {
-                let bytes = word(pitch).saturating_mul(word(height));
-                self.made(now, word(at), bytes, Memory::Device, Kind::CudaMalloc, out);
-            }
-            Does::AllocAsync(at, bytes, stream) => {
-                let stream = self.stream(now, word(stream), out);
-                for event in self.memory.reused(word(at), word(bytes), stream) {
-                    self.op(now, Kind::Wait { stream, event }, &[], out);
-                }
-                let kind = Kind::MallocAsync { stream };
-                self.made(now, word(at), word(bytes), Memory::Device, kind, out);
-            }
-            Does::Free(at, kind) => {
-                if let Some(range) = self.memory.remove(word(at)) {
-                    let kind = match kind {
-                        Made::Registered => Kind::HostUnregister,
-                        Made::Pinned => Kind::FreePinned,
-                        _ => Kind::CudaFree {
-                            stream_ordered: range.stream_ordered,
-                        },
-                    };
-                    self.current(now, out);
-                    self.op(now, kind, &[range.all(Mode::Write)], out);
-                }
-            }
-            Does::FreeAsync(at, stream) => {
-                let stream = self.stream(now, word(stream), out);
-                if let Some(range) = self.memory.remove(word(at)) {
-                    let (kind, all) = (Kind::FreeAsync { stream }, [range.all(Mode::Write)]);
-                    self.op(now, kind, &all, out);
-                    // The pool may hand the memory on to another stream, and orders that itself (R32).
-                    let event = match self.memory.free_event(range.start) {
-                        Some(event) => event,
-                        None => self.new_event(false, out),
-                    };
-                    self.op(now, Kind::Record { event, stream }, &[], out);
-                    self.memory.freed(&range, stream, event);
-                }
-            }
-            Does::Copy(to, from, bytes, stream) => {
-                let side = |at| Area::of_bytes(word(at), word(bytes));
-                let of_device = call.is_of_device();
-                self.copy(now, side(to), side(from), of_device, stream.map(word), out);
-            }
-            Does::Copy2D(first, stream) => {
-                let (to, from) = Area::both_2d(now, first);
-                self.copy(now, to, from, (false, false), stream.map(word), out);
-            }
-            Does::Copy3D(first, stream) => {
-                let (to, from) = Area::both_3d(now, first);
-                self.copy(now, to, from, (false, false), stream.map(word), out);
-            }
-            Does::CopyBatch(first, stream) => self.batch(now, first, word(stream), out),
-            Does::CopyWith(to, from, bytes, order, stream) => {
-                let side = |at| Area::of_bytes(word(at), word(bytes));
-                self.copy_with(now, side(to), side(from), word(order), word(stream), out);
-            }
-            Does::WriteValue(stream, at, value, flags, shift) => {
-                let at = (word(at), word(value));
-                self.value(now, word(stream), at, word(flags) >> shift, true, out);
-            }
-            Does::WaitValue(stream, at, value, flags, shift) => {
-                let at = (word(at), word(value));
-                self.value(now, word(stream), at, word(flags) >> shift, false, out);
-            }
-            Does::Values(stream, all) => self.values(now, word(stream), now.array(all), out),
-            Does::Memset(at, count, bytes, stream) => {
-                let bytes = word(count).saturating_mul(u64::from(bytes));
-                self.memset(now, Area::of_bytes(word(at), bytes), stream.map(word), out);
-            }
-            Does::Memset2D(at, pitch, width, height, bytes, stream) => {
-                let width = word(width).saturating_mul(u64::from(bytes));
-                let area = Area::of_rows(word(at), width, word(pitch), word(height));
-                self.memset(now, area, stream.map(word), out);
-            }
-            Does::Launch(kernel, stream, ..) => {
-                let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
-                self.launch(now, word(kernel), word(stream), false, rest, out);
-            }
-            Does::LaunchEx(kernel, config, ..) => {
-                let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
-                // `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
-                let mut attributes = now.array(config + 7).chunks_exact(9);
-                let early = attributes.any(|one| one[0] as u32 == 6 && one[1] as u32 != 0);
-                self.launch(now, word(kernel), word(config + 4), early, rest, out);
-            }
-            Does::HostFunction(stream) => {
-                let (stream, raises) = (self.stream(now, word(stream), out), None);
-                self.op(now, Kind::HostFunc { stream, raises }, &[], out);
-                self.host_functions += 1;
-            }
-            _ => self.graph(call, now, out),
-        }
-    }
-
-    // -------------------------------------------------------------- work
-
-    fn launch(
-        &mut self,
-        now: &Now<'_>,
-        kernel: u64,
-        stream: u64,
-        is_dependent: bool,
-        rest: &[u64],
-        out: &mut dyn Hears,
-    ) {
-        self.current(now, out);
-        let stream = self.stream(now, stream, out);
-        let accesses = self.kernel_accesses(kernel, rest);
-        let kind = if is_dependent {
-            Kind::DependentKernel { stream }
-        } else {
-            Kind::kernel(stream)
-        };
-        self.op(now, kind, &accesses, out);
-    }
-
-    /// Returns the accesses of a kernel, by what follows a launch's other words.
-    pub(super) fn kernel_accesses(&mut self, kernel: u64, rest: &[u64]) -> Accesses {
-        let mut accesses = Accesses::new();
-        if let Some((&others, addresses)) = rest.split_first() {
-            let kernel = self.kernels.entry(kernel).or_default();
-            for pair in addresses
-                .chunks_exact(2)
-                .filter(|pair| pair[0] & PARAMETER != 0)
-            {
-                let (parameter, address) = ((pair[0] >> 32) as u32 & 0x7fff_ffff, pair[1]);
-                let Some(range) = self.memory.at(address) else {
-                    continue;
-                };
-                let is_by_number = kernel.launched(address, others);
-                if range.is_in_parts && address == range.start && is_by_number {
-                    continue;
-                }
-                let mode = if kernel.reads_only(parameter) {
-                    Mode::Read
-                } else {
-                    Mode::MayWrite
-                };
-                accesses.push(range.access(address, 1, mode));
-            }
-        }
-        accesses
-    }
-
-    pub(super) fn made(
-        &mut self,
-        now: &Now<'_>,
-        at: u64,
-        bytes: u64,
-        memory: Memory,
-        kind: Kind,
-        out: &mut dyn Hears,
-    ) {
-        if at == 0 || bytes == 0 || at.saturating_add(bytes) > ADDRESSES {
-            return;
-        }
-        let everything = *self.everything.get_or_insert_with(|| {
-            out.take(&Record::buffer(
-                Memory::Device,
-                ADDRESSES,
-                None,
-                "all memory",
-            ));
-            self.buffers += 1;
-            BufferId(self.buffers - 1)
-        });
-        let buffers = &mut self.buffers;
-        let stream_ordered = matches!(kind, Kind::MallocAsync { .. });
-        let range = self.memory.add(at, bytes, memory, stream_ordered, || {
-            let within = Some(Within {
-                buffer: everything,
-                start: at,
-            });
-            let name = format!(
-                "{at:#x}{}",
-                self.made_at
-                    .get(now.site.0 as usize)
-                    .map_or("", String::as_str)
-            );
-            out.take(&Record::buffer(memory, bytes, within, name));
-            *buffers += 1;
-            BufferId(*buffers - 1)
-        });
-        range.is_of_graph = self.graphs.is_captured(kind);
-        let all = [range.all(Mode::Write)];
-        self.op(now, kind, &all[usize::from(!stream_ordered)..], out);
     }
 
     // -------------------------------------------------------------- what calls name
@@ -597,7 +402,7 @@ impl Process {
     }
 
     /// Tells the device in whose context the thread is.
-    fn current(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
+    pub(super) fn current(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
         let told = &mut self.devices[now.thread.0 as usize];
         if std::mem::replace(told, now.device) != now.device {
             self.op(now, Kind::SetDevice { device: now.device }, &[], out);
@@ -780,7 +585,7 @@ impl Process {
         id
     }
 
-    fn new_event(&mut self, timing: bool, out: &mut dyn Hears) -> EventId {
+    pub(super) fn new_event(&mut self, timing: bool, out: &mut dyn Hears) -> EventId {
         self.spare_events.pop().unwrap_or_else(|| {
             let id = EventId(self.declared_events);
             out.take(&Record::event(timing, None, format!("event {}", id.0)));
