@@ -27,6 +27,9 @@ use crate::{input, output, program, reduce, text};
 /// Exit code: 0 no race (there may be remarks), 1 a race, 2 a file that cannot be read or a program that breaks the format, 3 a
 /// call that CUDA refuses or a code block that cannot be checked completely, 4 only races of which it is
 /// not certain that they can happen. If several apply, it is the first of 2, 1, 3, 4.
+///
+/// `sidestream check -- PROGRAM` runs any CUDA program on Linux, and checks the calls that it makes. Its exit code is the
+/// program's own; where that is 0, it is 1 if there is a race, not only one that may be none, else 2 if the program was not heard.
 #[derive(Parser)]
 pub struct Args {
     /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or Markdown files; - is standard
@@ -48,6 +51,9 @@ pub struct Args {
     python: PathBuf,
     #[command(flatten)]
     options: program::Options,
+    /// After the report of a PROGRAM, show the native stack of each call that races
+    #[arg(long, requires = "program", conflicts_with_all = ["light", "json"])]
+    stacks: bool,
     /// Any CUDA program with its arguments: it runs on its GPU, and is checked by the calls that it makes
     #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["files", "trace", "reduce"])]
     program: Vec<OsString>,
@@ -78,7 +84,7 @@ impl Outcome {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
     if !args.program.is_empty() {
-        return program::check(&args.program, &args.options, args.json);
+        return program::check(&args.program, &args.options, args.json, args.stacks);
     }
     refuse_overwriting(args)?;
     let mut worst = Outcome::Clean;

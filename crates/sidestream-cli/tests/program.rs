@@ -86,6 +86,39 @@ fn a_missing_wait_is_found_and_a_repaired_program_is_clean() {
 }
 
 #[test]
+fn a_recorded_program_is_checked_later_with_the_same_result() {
+    let program = compiled("waits.c");
+    let log = format!("{FOLDER}/recorded_program.log");
+    for (how, races) in [("", 2), ("repaired", 0)] {
+        let recorded = listened(&["record", "-o", &log], &program, &[how]);
+        assert_eq!(
+            (recorded.code, recorded.err.as_str()),
+            (0, ""),
+            "{}",
+            recorded.out
+        );
+        let checked = sidestream_with::<&str, &str>(&["check", &log], &[]);
+        assert_eq!(checked.code, i32::from(races > 0), "{}", checked.out);
+        assert_eq!(
+            checked.out.contains("2 races"),
+            races == 2,
+            "{}",
+            checked.out
+        );
+    }
+    let stacks = listened(&["check", "--stacks"], &program, &[]);
+    assert!(
+        stacks.out.contains("\n    waits.c:") || stacks.out.contains("waits.c:29 in main()\n"),
+        "{}",
+        stacks.out
+    );
+    let data = listened(&["check", "--json"], &program, &[]);
+    let last = data.out.lines().last().expect("a line");
+    let data: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!(data["races"].as_array().map(Vec::len), Some(2), "{data}");
+}
+
+#[test]
 fn a_program_that_dies_or_fails_is_checked_up_to_there() {
     let program = compiled("waits.c");
     let died = listened(&["check"], &program, &["dies"]);

@@ -1,14 +1,15 @@
 //! `sidestream check -- PROGRAM`: the races of any CUDA program, from its calls.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use sidestream::check::{Findings, MEMORY_BYTES, OnRace, Severity, counted, live};
+use sidestream::check::{Findings, MEMORY_BYTES, OnRace, Severity, counted, live, one_line};
 use sidestream::log::{Record, Sink};
 use sidestream_program::{Checked, checked_json};
 
 use super::session::{Options, Session};
 use super::translate::{Hears, Process};
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, print};
 use crate::output;
 
 /// The checker of a process.
@@ -32,12 +33,21 @@ impl Hears for Watch {
 
 /// Runs a program, prints what races in it, and returns the exit code: the program's own unless it is zero, else 1 if there
 /// is an error, and 2 if the program was not heard.
-pub fn main(program: &[OsString], options: &Options, json: bool) -> Result<Exit, Failure> {
-    let finished = Session::start(program, options, |_, _| Ok(Watch::new()))?.listen()?;
+pub fn main(
+    program: &[OsString],
+    options: &Options,
+    json: bool,
+    stacks: bool,
+) -> Result<Exit, Failure> {
+    let mut finished = Session::start(program, options, |_, _| Ok(Watch::new()))?.listen()?;
     let is_heard = finished.tell();
     let mut code = 2 * Exit::from(!is_heard);
     for (of, process, watch) in finished.heard() {
-        match report(&of, process, &watch.findings, json)? {
+        let found = report(&of, process, &watch.findings, json)?;
+        if stacks && !json {
+            print(stacks_of(process, &watch.findings))?;
+        }
+        match found {
             0 => {}
             // A race counts for more than what was not checked.
             found => code = if code == 1 { 1 } else { found },
@@ -73,4 +83,24 @@ fn report(name: &str, process: &Process, findings: &Findings, json: bool) -> Res
     } else {
         2 * Exit::from(is_partial)
     })
+}
+
+/// Returns the native stacks of the calls that race.
+fn stacks_of(process: &mut Process, findings: &Findings) -> String {
+    let (races, sites) = (findings.report().races, findings.sites());
+    let racing = races
+        .iter()
+        .flat_map(|race| [race.first_site, race.second_site]);
+    let mut out = String::new();
+    for site in racing.collect::<BTreeSet<_>>() {
+        let frames = process.stack(site);
+        if !frames.is_empty() {
+            let site = sites.get(site.0 as usize).map_or("", String::as_str);
+            out += &format!("\n  {}\n", one_line(site));
+        }
+        for frame in frames {
+            out += &format!("    {}\n", one_line(&frame));
+        }
+    }
+    out
 }

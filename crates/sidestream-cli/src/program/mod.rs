@@ -1,8 +1,8 @@
 //! Runs any CUDA program and listens to its calls: `check -- PROGRAM`, `record -- PROGRAM`; or to what its devices did:
 //! `diagnose -- PROGRAM`.
 //!
-//! The program runs as it is. A library that CUDA's driver loads into it ([`library`]) writes each call into a ring
-//! ([`ring`]), from which the command makes operations ([`translate`]) while the program runs.
+//! The program runs as it is. A library that CUDA's driver loads into it (`library`) writes each call into a ring
+//! (`ring`), from which the command makes operations (`translate`) while the program runs.
 
 mod check;
 mod copies;

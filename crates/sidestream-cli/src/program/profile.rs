@@ -110,7 +110,7 @@ pub fn main(
     });
     handled.map_err(|error| Failure::input(format!("cannot wait for signals: {error}")))?;
     let mut code = Ok(0);
-    let finished = session.listen_until(|all| {
+    let mut finished = session.listen_until(|all| {
         let closed = all.iter_mut().map(|(.., recording)| recording.close());
         let traces: Result<Vec<_>, _> = closed.filter_map(Result::transpose).collect();
         code = traces.and_then(|traces| {

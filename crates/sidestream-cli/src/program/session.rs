@@ -197,19 +197,17 @@ impl<T: Hears> Session<T> {
 
 impl<T> Finished<T> {
     /// The processes that were heard: what to call each, what is known of it, and its receiver.
-    pub fn heard(&self) -> impl Iterator<Item = (String, &Process, &T)> {
-        let several = self.processes.len() > 1;
-        let heard = self
-            .processes
-            .iter()
-            .filter(|(_, process, _)| process.problem.is_none());
+    pub fn heard(&mut self) -> impl Iterator<Item = (String, &mut Process, &T)> {
+        let (several, name) = (self.processes.len() > 1, &self.name);
+        let all = self.processes.iter_mut();
+        let heard = all.filter(|(_, process, _)| process.problem.is_none());
         heard.map(move |(pid, process, told)| {
             let process_number = if several {
                 format!(", process {pid}")
             } else {
                 String::new()
             };
-            (format!("{}{process_number}", self.name), process, told)
+            (format!("{name}{process_number}"), process, &*told)
         })
     }
 

@@ -5,7 +5,7 @@
 //! threads are not seen; a kernel touches the memory to which its parameters point, but only at that address.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sidestream::log::Record;
 use sidestream::op::{
@@ -78,6 +78,8 @@ pub struct Process {
     symbols: Symbols,
     /// By call site: what to add to the names of what was made there.
     pub(super) made_at: Vec<String>,
+    /// By call site: the place of which `stacks` has the frames.
+    place_of: Vec<u32>,
     /// The buffer that stands for all addresses, in which all others lie.
     pub(super) everything: Option<BufferId>,
     pub(super) buffers: u32,
@@ -460,6 +462,7 @@ impl Process {
         if self.threads.is_empty() {
             out.take(&Record::site("handed over between threads"));
             self.made_at.push(String::new());
+            self.place_of.push(0);
             self.sites.insert((u16::MAX, 0, 0), SiteId(0));
         }
         let id = ThreadId(self.threads.len() as u32);
@@ -474,14 +477,25 @@ impl Process {
         id
     }
 
+    /// Returns the functions that led to a call, the innermost first; none if it was made from Python.
+    pub fn stack(&mut self, site: SiteId) -> Vec<String> {
+        let place = self.place_of.get(site.0 as usize).copied().unwrap_or(0);
+        let stack = self.frames(place).unwrap_or_default();
+        self.symbols.stack(&stack)
+    }
+
+    fn frames(&self, place: u32) -> Option<Vec<(PathBuf, u64)>> {
+        let known =
+            |[module, address]: &[u64; 2]| Some((self.modules.get(module)?.into(), *address));
+        Some(self.stacks.get(&place)?.iter().filter_map(known).collect())
+    }
+
     /// Returns a place in the program's sources.
     fn place(&mut self, place: u32, kernel: Option<&str>) -> Option<String> {
         if let Some(line) = self.places.get(&place) {
             return Some(line.clone());
         }
-        let known =
-            |[module, address]: &[u64; 2]| Some((self.modules.get(module)?.into(), *address));
-        let stack: Vec<_> = self.stacks.get(&place)?.iter().filter_map(known).collect();
+        let stack = self.frames(place)?;
         Some(self.symbols.site(&stack, kernel))
     }
 
@@ -512,6 +526,7 @@ impl Process {
             .filter(|line| line.contains(':'));
         self.made_at
             .push(line.map_or_else(String::new, |line| format!(" [{line}]")));
+        self.place_of.push(place);
         let fresh = SiteId(self.sites.len() as u32);
         self.sites.insert((row, kernel, place), fresh);
         fresh
