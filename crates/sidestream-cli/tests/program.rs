@@ -118,6 +118,30 @@ fn a_recorded_program_is_checked_later_with_the_same_result() {
     assert_eq!(data["races"].as_array().map(Vec::len), Some(2), "{data}");
 }
 
+/// The logs are of the programs of these names in `benches/programs`, recorded on an H100.
+#[test]
+fn logs_of_a_gpu_are_judged_as_there() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/recorded");
+    for name in [
+        "batch_any",
+        "graph_beside_copy",
+        "pool_reuse",
+        "threads_event",
+        "upload_kernel",
+    ] {
+        for (how, code) in [("racy", 1), ("repaired", 0)] {
+            let log = folder.join(format!("{name}.{how}.log"));
+            let checked = sidestream_with::<_, &str>(&[Path::new("check"), &log], &[]);
+            assert_eq!(
+                (checked.code, checked.err.as_str()),
+                (code, ""),
+                "{name}: {}",
+                checked.out
+            );
+        }
+    }
+}
+
 #[test]
 fn a_program_that_dies_or_fails_is_checked_up_to_there() {
     let program = compiled("waits.c");

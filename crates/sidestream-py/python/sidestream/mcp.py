@@ -151,7 +151,9 @@ async def compare(
         raise ToolError(f"{trace} is a folder; give one trace")
     command = [sys.executable, "-m", "sidestream", "diagnose", "--json", f"--against={against}"]
     command += [] if gate_percent is None else [f"--gate={gate_percent}"]
-    ran = await anyio.run_process([*command, "--", trace], stdin=DEVNULL, check=False)
+    # What follows `--` is a program, so a name that begins like an option is written as a path.
+    command.append(f"./{trace}" if trace.startswith("-") else trace)
+    ran = await anyio.run_process(command, stdin=DEVNULL, check=False)
     if not ran.stdout:
         _refused(ran.stderr.decode(errors="replace"))
     found = json.loads(ran.stdout)
