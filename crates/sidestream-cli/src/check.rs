@@ -29,7 +29,7 @@ use crate::{input, output, program, reduce, text};
 /// not certain that they can happen. If several apply, it is the first of 2, 1, 3, 4.
 ///
 /// `sidestream check -- PROGRAM` runs any CUDA program on Linux, and checks the calls that it makes. Its exit code is the
-/// program's own; where that is 0, it is 1 if there is a race, not only one that may be none, else 2 if the program was not heard.
+/// program's own; where that is 0, it is 1 if there is a race that is more than a warning, else 2 if the program was not heard.
 #[derive(Parser)]
 pub struct Args {
     /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or Markdown files; - is standard

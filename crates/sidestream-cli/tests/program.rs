@@ -155,6 +155,24 @@ fn a_program_that_dies_or_fails_is_checked_up_to_there() {
 }
 
 #[test]
+fn a_program_whose_ring_cannot_be_read_runs_to_its_end() {
+    let broken = listened(&["check"], &compiled("overwrites.c"), &[]);
+    assert_eq!(
+        (broken.code, broken.out.as_str()),
+        (2, "done\n"),
+        "{}",
+        broken.err
+    );
+    assert!(
+        broken
+            .err
+            .contains("cannot be read: the program has written something else into it"),
+        "{}",
+        broken.err
+    );
+}
+
+#[test]
 fn whatever_a_program_writes_into_its_ring_does_not_end_the_command() {
     use sidestream_inject::calls::CALLS;
     use sidestream_inject::wire::{Head, Tag};

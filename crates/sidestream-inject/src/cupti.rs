@@ -66,7 +66,7 @@ pub enum NotSubscribed {
 }
 
 impl Cupti {
-    /// Subscribes. Nothing is heard yet. Who does not share keeps other profilers out, or is kept out by them.
+    /// Subscribes. Nothing is heard yet. Without sharing, it keeps other profilers out, or is kept out by them.
     pub fn subscribe(
         library: Library,
         callback: Callback,
@@ -143,8 +143,8 @@ impl Cupti {
         }
     }
 
-    /// Hears a call from now on. Returns whether this CUPTI knows it.
-    pub fn hear(&self, call: u16) -> bool {
+    /// Hears a call from now on, if this CUPTI knows it.
+    pub fn hear(&self, call: u16) {
         type EnableFn = unsafe extern "C" fn(u32, Subscriber, c_int, u32) -> c_int;
         // SAFETY: the type is that of CUPTI's header.
         let enable = unsafe { self.library.function::<EnableFn>(c"cuptiEnableCallback") };
@@ -152,9 +152,9 @@ impl Cupti {
             Some(of_runtime) => (OF_RUNTIME, of_runtime),
             None => (DRIVER, call),
         };
-        // SAFETY: the subscriber is CUPTI's own.
-        enable.is_some_and(
-            |enable| unsafe { enable(1, self.subscriber, domain, u32::from(call)) } == 0,
-        )
+        if let Some(enable) = enable {
+            // SAFETY: the subscriber is CUPTI's own.
+            unsafe { enable(1, self.subscriber, domain, u32::from(call)) };
+        }
     }
 }

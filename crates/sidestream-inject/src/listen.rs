@@ -82,11 +82,14 @@ fn begin() {
     });
     match recorded {
         Ok(cupti) => {
-            let known = |id: &(usize, &u16)| *id.1 != 0 && !cupti.hear(id.0 as u16);
-            let unknown = listener.rows.iter().enumerate().filter(known).count();
-            listener
-                .ring
-                .write_text(Tag::Note, &[], format!("unheard {unknown}").as_bytes());
+            for (id, _) in listener
+                .rows
+                .iter()
+                .enumerate()
+                .filter(|(_, row)| **row != 0)
+            {
+                cupti.hear(id as u16);
+            }
         }
         Err(why) => listener.ring.write_text(Tag::Problem, &[], why.as_bytes()),
     }
@@ -115,9 +118,6 @@ fn subscribe(files: &str, shares: bool) -> Result<Cupti, String> {
 
 extern "C" fn end() {
     activity::end();
-    if let Some(listener) = LISTENER.get() {
-        listener.ring.write_text(Tag::End, &[], b"");
-    }
 }
 
 extern "C" fn in_child() {

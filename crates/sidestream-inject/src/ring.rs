@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::system;
 use crate::wire::{
-    AT_MAGIC, AT_PID, HEAD, HEADER_WORDS, Head, MAGIC, MAX_WORDS, RING_WORDS, TAIL, Tag,
+    AT_MAGIC, AT_PID, CLOSED, HEAD, HEADER_WORDS, Head, MAGIC, MAX_WORDS, RING_WORDS, TAIL, Tag,
 };
 
 /// A ring that this process writes.
@@ -16,7 +16,7 @@ pub struct SharedRing {
     reader: i32,
     /// The count of words written, which is [`HEAD`] outside [`SharedRing::write`].
     written: Mutex<u64>,
-    /// Set if nobody reads any longer, and in a forked child: the ring belongs to the parent.
+    /// Set once the ring is not read any more, and in a forked child: the ring belongs to the parent.
     is_closed: AtomicBool,
 }
 
@@ -100,7 +100,8 @@ impl SharedRing {
     fn has_room(&self, to: u64) -> bool {
         let mut waits = 0_u32;
         while to - self.count(TAIL).load(Ordering::Acquire) > RING_WORDS as u64 {
-            if waits % 1024 == 1023 && !system::is_alive(self.reader) {
+            let is_closed = self.count(CLOSED).load(Ordering::Relaxed) != 0;
+            if is_closed || waits % 1024 == 1023 && !system::is_alive(self.reader) {
                 self.close();
                 return false;
             }

@@ -40,7 +40,9 @@ impl Sites {
         if site == fresh {
             let mut words = vec![u64::from(site)];
             for &frame in &frames[..count] {
-                let (bias, path) = stack::module_of(frame).unwrap_or_default();
+                let Some((bias, path)) = stack::module_of(frame) else {
+                    continue;
+                };
                 if known.modules.insert(bias) {
                     ring.write_text(Tag::Module, &[bias as u64], path.as_os_str().as_bytes());
                 }

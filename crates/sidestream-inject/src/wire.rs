@@ -23,6 +23,9 @@ pub const HEAD: usize = 8;
 /// The position of the count of words read; in another cache line than [`HEAD`].
 pub const TAIL: usize = 16;
 
+/// The position of what is not zero once the command reads no more, so that the program need not wait.
+pub const CLOSED: usize = 24;
+
 /// The environment variable that names the folder in which programs create their rings.
 pub const FOLDER: &str = "SIDESTREAM_RINGS";
 /// The environment variable that names the number of the command's process: without a reader, nothing is written.
@@ -49,42 +52,36 @@ pub enum Tag {
     Kernel = 2,
     /// Why this process is not heard, as bytes.
     Problem = 3,
-    /// A remark for the report, as bytes.
-    Note = 4,
-    /// The process ends as programs do.
-    End = 5,
     /// The rest of the ring is unused: the next record is at its beginning.
-    Skip = 6,
+    Skip = 4,
     /// A program file or library: the distance from its addresses to those in memory, and its path as bytes.
-    Module = 7,
+    Module = 5,
     /// A place of calls: its number, then for each frame, the innermost first, the distance of its module and the address in
     /// the file.
-    Site = 8,
+    Site = 6,
     /// A place in Python: its number and line, then the file and the function as bytes, with a line feed between them.
-    Line = 9,
+    Line = 7,
     /// The name of a kernel, device or function: its number, and its bytes.
-    Name = 10,
+    Name = 8,
     /// An activity record of CUPTI, without its end. Its name is a number of [`Tag::Name`].
-    Activity = 11,
+    Activity = 9,
     /// A range that the program named: its start, end and thread, and its name as bytes.
-    Range = 12,
+    Range = 10,
     /// Recording is possible: the time, on the clock of all times; the rank and the number of ranks, as bytes.
-    Began = 13,
+    Began = 11,
     /// How many records were dropped.
-    Dropped = 14,
+    Dropped = 12,
     /// All that was asked for is written.
-    Stopped = 15,
+    Stopped = 13,
 }
 
 impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
-        const ALL: [Tag; 15] = [
+        const ALL: [Tag; 13] = [
             Tag::Call,
             Tag::Kernel,
             Tag::Problem,
-            Tag::Note,
-            Tag::End,
             Tag::Skip,
             Tag::Module,
             Tag::Site,

@@ -292,7 +292,7 @@ pub enum Kind {
         word: FlagId,
         /// The value written; of a value of 64 bits the lower half.
         value: u32,
-        /// Whether earlier writes of the stream are visible to who sees the value: unless the call asks for no memory barrier.
+        /// Whether earlier writes of the stream are visible to work that sees the value: unless the call asks for no memory barrier.
         fenced: bool,
     },
     /// `cuStreamWaitValue32`: later work of the stream waits until a word of memory has a value (R64).

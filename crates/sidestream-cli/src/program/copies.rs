@@ -1,6 +1,7 @@
 //! Copies, memsets, and words of memory by which streams wait for each other.
 
 use sidestream::op::{Accesses, Compare, FlagId, Kind, Memory, Mode, SourceOrder};
+use sidestream::order::may_block;
 use sidestream_inject::calls::Word;
 
 use super::translate::{Hears, Now, Process};
@@ -137,14 +138,15 @@ impl Process {
             None if now.per_thread => {
                 let stream = self.stream(now, 0, out);
                 self.op(now, Kind::Copy { stream, from, to }, &accesses, out);
-                if from.is_host() || to.is_host() {
+                if may_block(Kind::CopyBlocking { from, to }) {
                     self.waits(now, Kind::SyncStream { stream }, out);
                 }
             }
             None => {
                 self.blocks(now, out);
-                self.op(now, Kind::CopyBlocking { from, to }, &accesses, out);
-                if from.is_host() || to.is_host() {
+                let kind = Kind::CopyBlocking { from, to };
+                self.op(now, kind, &accesses, out);
+                if may_block(kind) {
                     self.has_waited(now);
                 }
             }

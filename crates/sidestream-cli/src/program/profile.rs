@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::{env, process};
 
-use cpp_demangle::Symbol;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sidestream::check::counted;
@@ -25,10 +24,10 @@ use sidestream_inject::wire::{
 
 use super::ring::text;
 use super::session::{Options, Session};
+use super::symbols::signature;
 use super::translate::Hears;
 use crate::failure::{Exit, Failure, shown, tell};
 use crate::output::refuse_unwritable;
-use crate::system;
 
 /// A program, and what of it is recorded.
 #[derive(clap::Args, Default)]
@@ -102,13 +101,6 @@ pub fn main(
         })
     };
     let session = Session::start(&asked.program, &options, begin)?;
-    // Who interrupts the program wants the report.
-    let handled = system::on_signal(|code| {
-        if code != INTERRUPTED {
-            process::exit(code.into());
-        }
-    });
-    handled.map_err(|error| Failure::input(format!("cannot wait for signals: {error}")))?;
     let mut code = Ok(0);
     let mut finished = session.listen_until(|all| {
         let closed = all.iter_mut().map(|(.., recording)| recording.close());
@@ -132,9 +124,6 @@ pub fn main(
     }
     Ok(finished.code(code?))
 }
-
-/// The exit code after Ctrl-C.
-const INTERRUPTED: Exit = 130;
 
 /// The trace of a process, which is written while records arrive.
 #[derive(Default)]
@@ -178,10 +167,7 @@ impl Hears for Recording {
         match (head.tag, record) {
             (Tag::Name, [number, name @ ..]) if self.names.len() < MAX_NAMES => {
                 let name = text(name, head.index);
-                let name = Symbol::new(&name)
-                    .ok()
-                    .and_then(|symbol| symbol.demangle().ok())
-                    .unwrap_or(name);
+                let name = signature(&name).unwrap_or(name);
                 self.names.insert(*number, quoted(&name));
             }
             (Tag::Began, [now, rank @ ..]) => {

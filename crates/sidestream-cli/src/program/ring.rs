@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use sidestream_inject::wire::{
-    AT_MAGIC, AT_PID, HEAD, HEADER_WORDS, Head, MAGIC, RING_WORDS, TAIL, Tag,
+    AT_MAGIC, AT_PID, CLOSED, HEAD, HEADER_WORDS, Head, MAGIC, RING_WORDS, TAIL, Tag,
 };
 
 /// The ring of one process.
@@ -49,6 +49,13 @@ impl SharedRing {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, at as u64 * 8)?;
         Ok(u64::from_ne_bytes(bytes))
+    }
+
+    /// Reads no more: the program goes on without waiting.
+    pub fn close(&self) {
+        let _ = self
+            .file
+            .write_all_at(&1_u64.to_ne_bytes(), CLOSED as u64 * 8);
     }
 
     /// Passes the records that were written since the last call, up to some number of words. Returns whether there were any.

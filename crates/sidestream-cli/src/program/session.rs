@@ -85,6 +85,7 @@ impl<T: Hears> Session<T> {
                 |error| Failure::input(format!("cannot start {}: {error}", shown(Path::new(name))));
             command.spawn().map_err(failed)
         });
+        let started = started.and_then(|child| ended_by_signals(&folder).map(|()| child));
         match started {
             Ok(child) => Ok(Session {
                 name: name.to_string_lossy().into_owned(),
@@ -127,6 +128,7 @@ impl<T: Hears> Session<T> {
                     match ring.take(|head, record| process.take(head, record, told)) {
                         Ok(some) => is_new |= some,
                         Err(error) => {
+                            ring.close();
                             let problem = format!(
                                 "the calls of process {} cannot be read: {error}",
                                 ring.pid
@@ -182,7 +184,10 @@ impl<T: Hears> Session<T> {
                 Ok(Some(ring)) => {
                     match (self.begin)(ring.pid, self.processes.len()) {
                         Ok(told) => self.processes.push((ring, Process::default(), told)),
-                        Err(failure) => problems.push(failure.to_string()),
+                        Err(failure) => {
+                            ring.close();
+                            problems.push(failure.to_string());
+                        }
                     }
                     self.known.insert(path);
                 }
@@ -248,6 +253,19 @@ impl<T> Finished<T> {
             None => 128 + self.status.signal().unwrap_or(0) as Exit,
         }
     }
+}
+
+/// Ctrl-C reaches the program too, and its report is wanted; another signal ends the command, which leaves no files.
+fn ended_by_signals(folder: &Path) -> Result<(), Failure> {
+    const INTERRUPTED: Exit = 130;
+    let folder = folder.to_owned();
+    let handled = system::on_signal(move |code| {
+        if code != INTERRUPTED {
+            let _ = fs::remove_dir_all(&folder);
+            std::process::exit(code.into());
+        }
+    });
+    handled.map_err(|error| Failure::input(format!("cannot wait for signals: {error}")))
 }
 
 /// Creates a folder for the rings, in memory where there is room.

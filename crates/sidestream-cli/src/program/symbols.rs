@@ -232,22 +232,10 @@ fn mapped(path: &Path) -> Option<&'static [u8]> {
 }
 
 /// A function's name as it is written in the source, without its parameters and those of templates.
-fn demangled(linked: &str) -> String {
+pub(super) fn demangled(linked: &str) -> String {
     let options = DemangleOptions::new().no_params().no_return_type();
-    let mut name = Name {
-        text: String::new(),
-        nodes: Vec::new(),
-        writes: 0,
-    };
-    let is_complete = linked.starts_with("_Z")
-        && linked.len() < 10_000
-        && BorrowedSymbol::with_tail(linked.as_bytes())
-            .is_ok_and(|(symbol, _)| symbol.structured_demangle(&mut name, &options).is_ok());
-    let mut shown = if is_complete {
-        name.text.replace("<>", "")
-    } else {
-        linked.to_owned()
-    };
+    let name = read(linked, &options, true).map(|name| name.replace("<>", ""));
+    let mut shown = name.unwrap_or_else(|| linked.to_owned());
     // Rust adds a hash.
     if let Some((path, hash)) = shown.rsplit_once("::h")
         && hash.len() == 16
@@ -261,9 +249,31 @@ fn demangled(linked: &str) -> String {
     shown
 }
 
+/// A function's whole signature, such as `void scale<float>(float*, float const*)`; `None` if the name is not C++'s.
+pub(super) fn signature(linked: &str) -> Option<String> {
+    read(linked, &DemangleOptions::new(), false)
+}
+
+fn read(linked: &str, options: &DemangleOptions, is_brief: bool) -> Option<String> {
+    if !linked.starts_with("_Z") || linked.len() >= 10_000 {
+        return None;
+    }
+    let (symbol, _) = BorrowedSymbol::with_tail(linked.as_bytes()).ok()?;
+    let mut name = Name {
+        text: String::new(),
+        is_brief,
+        nodes: Vec::new(),
+        writes: 0,
+    };
+    symbol.structured_demangle(&mut name, options).ok()?;
+    Some(name.text)
+}
+
 /// What is written of a name.
 struct Name {
     text: String,
+    /// Whether the parameters of templates are left out.
+    is_brief: bool,
     /// Whether the parts that are being written are parameters of templates.
     nodes: Vec<bool>,
     writes: usize,
@@ -280,7 +290,7 @@ impl DemangleWrite for Name {
         if self.writes > 100_000 || self.text.len() > 100_000 {
             return Err(fmt::Error);
         }
-        if !self.nodes.contains(&true) {
+        if !(self.is_brief && self.nodes.contains(&true)) {
             self.text.push_str(text);
         }
         Ok(())

@@ -26,7 +26,7 @@ pub trait Hears {
     /// Takes the next declaration or call.
     fn take(&mut self, record: &Record<'_>);
 
-    /// Takes a record of the ring that is none of a call.
+    /// Takes a record of the ring that is not of a call.
     fn activity(&mut self, _: Head, _: &[u64]) {}
 
     /// Whether all that was asked for has arrived, though the program may go on.
@@ -88,8 +88,6 @@ pub struct Process {
     pub(super) kernels: HashMap<u64, KnownKernel>,
     /// Why the process was not heard.
     pub problem: Option<String>,
-    /// Whether it ended by itself.
-    pub has_ended: bool,
     /// The number of calls.
     pub calls: u64,
 }
@@ -173,8 +171,7 @@ impl Process {
                 }
             }
             Tag::Problem => self.problem = Some(remedy(&text(record, head.index))),
-            Tag::End => self.has_ended = true,
-            Tag::Note | Tag::Skip => {}
+            Tag::Skip => {}
             _ => out.activity(head, record),
         }
     }
@@ -215,7 +212,8 @@ impl Process {
                 let device = DeviceId((word(device) >> shift) as u32 & 0xff);
                 self.contexts.insert(word(context), device);
             }
-            Does::Unload => {}
+            // Their handles may be those of other kernels from here on.
+            Does::Unload => self.sites.retain(|(_, kernel, _), _| *kernel == 0),
             Does::StreamCreate(stream, flags) => {
                 self.stream_created(now, word(stream), word(flags), now.context, out);
             }
@@ -354,7 +352,7 @@ impl Process {
     /// A call by which its thread waits for the device, or learns that it has completed something.
     pub(super) fn waits(&mut self, now: &Now<'_>, kind: Kind, out: &mut dyn Hears) {
         self.op(now, kind, &[], out);
-        self.waited = Some(now.thread);
+        self.has_waited(now);
     }
 
     fn stream_created(
@@ -420,21 +418,25 @@ impl Process {
         else {
             return;
         };
-        let site = self.sites[&(u16::MAX, 0, 0)];
         let flag = FlagId(0);
         for (thread, kind) in [
             (waited, Kind::SetFlag { flag }),
             (thread, Kind::WaitFlag { flag }),
         ] {
-            let now = Now {
-                words: &[],
-                per_thread: false,
-                thread,
-                device: DeviceId(0),
-                context: 0,
-                site,
-            };
+            let now = self.aside(thread);
             self.op(&now, kind, &[], out);
+        }
+    }
+
+    /// What a thread learns without a call.
+    fn aside(&self, thread: ThreadId) -> Now<'static> {
+        Now {
+            words: &[],
+            per_thread: false,
+            thread,
+            device: DeviceId(0),
+            context: 0,
+            site: self.sites[&(u16::MAX, 0, 0)],
         }
     }
 
@@ -442,15 +444,7 @@ impl Process {
     fn told_by_functions(&mut self, thread: ThreadId, out: &mut dyn Hears) {
         let known = &mut self.known_functions[thread.0 as usize];
         if std::mem::replace(known, self.host_functions) != self.host_functions {
-            let site = self.sites[&(u16::MAX, 0, 0)];
-            let now = Now {
-                words: &[],
-                per_thread: false,
-                thread,
-                device: DeviceId(0),
-                context: 0,
-                site,
-            };
+            let now = self.aside(thread);
             self.waits(&now, Kind::WaitOutside { stream: None }, out);
         }
     }
@@ -527,7 +521,7 @@ impl Process {
         self.made_at
             .push(line.map_or_else(String::new, |line| format!(" [{line}]")));
         self.place_of.push(place);
-        let fresh = SiteId(self.sites.len() as u32);
+        let fresh = SiteId(self.made_at.len() as u32 - 1);
         self.sites.insert((row, kernel, place), fresh);
         fresh
     }
@@ -618,7 +612,7 @@ fn remedy(problem: &str) -> String {
             .to_owned(),
         ("taken", by) => {
             let by = if by.is_empty() { "another profiler or debugger" } else { by };
-            format!("{by} listens to its CUDA calls already; run it without that, or with CUPTI 13.2 or later, which two may share")
+            format!("{by} listens to its CUDA calls already; run it without that")
         }
         _ => format!("{problem}; a CUPTI that fits the driver may help: SIDESTREAM_CUPTI names the file libcupti.so"),
     }
