@@ -12,6 +12,7 @@
 
 #[cfg(target_os = "linux")]
 mod activity;
+pub mod areas;
 pub mod calls;
 #[cfg(target_os = "linux")]
 mod cupti;
@@ -38,6 +39,7 @@ pub mod wire;
 pub const SOURCES: &[(&str, &str)] = &[
     ("lib.rs", include_str!("lib.rs")),
     ("activity.rs", include_str!("activity.rs")),
+    ("areas.rs", include_str!("areas.rs")),
     ("calls.rs", include_str!("calls.rs")),
     ("cupti.rs", include_str!("cupti.rs")),
     ("kernels.rs", include_str!("kernels.rs")),

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use sidestream::log::{Record, limits};
 use sidestream::op::*;
+use sidestream_inject::areas::{Area, Copied};
 use sidestream_inject::calls::{ApiCall, Does, Part};
 
-use super::copies::Area;
 use super::translate::{ADDRESSES, Hears, LEGACY, Now, Process};
 
 /// What is known of the graphs of a process.
@@ -365,8 +365,10 @@ impl Process {
                 self.op(now, Kind::kernel(stream), &accesses, out);
             }
             Part::Copy(first) => {
-                let (to, from) = Area::both_3d(now, first);
-                self.copy(now, to, from, (false, false), Some(LEGACY), out);
+                let (to, from) = Area::both_3d(now.words, first);
+                let order = None;
+                let copied = Copied { to, from, order };
+                self.copy(now, &copied, (false, false), Some(LEGACY), out);
             }
             Part::Memset(first) => {
                 let [at, pitch, each, width, height] = now.words_at(first);

@@ -2,9 +2,9 @@
 
 use sidestream::log::{Record, Within};
 use sidestream::op::{Accesses, BufferId, Kind, Memory, Mode};
+use sidestream_inject::areas::Area;
 use sidestream_inject::calls::{ApiCall, Does, Made, PARAMETER};
 
-use super::copies::Area;
 use super::translate::{ADDRESSES, Hears, Now, Process};
 
 impl Process {
@@ -66,24 +66,11 @@ impl Process {
     fn work(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
         let word = |at| now.word(at);
         match call.what {
-            Does::Copy(to, from, bytes, stream) => {
-                let side = |at| Area::of_bytes(word(at), word(bytes));
-                let of_device = call.is_of_device();
-                self.copy(now, side(to), side(from), of_device, stream.map(word), out);
-            }
-            Does::Copy2D(first, stream) => {
-                let (to, from) = Area::both_2d(now, first);
-                self.copy(now, to, from, (false, false), stream.map(word), out);
-            }
-            Does::Copy3D(first, stream) => {
-                let (to, from) = Area::both_3d(now, first);
-                self.copy(now, to, from, (false, false), stream.map(word), out);
-            }
-            Does::CopyBatch(first, stream) => self.batch(now, first, word(stream), out),
-            Does::CopyWith(to, from, bytes, order, stream) => {
-                let side = |at| Area::of_bytes(word(at), word(bytes));
-                self.copy_with(now, side(to), side(from), word(order), word(stream), out);
-            }
+            Does::Copy(..)
+            | Does::Copy2D(..)
+            | Does::Copy3D(..)
+            | Does::CopyBatch(..)
+            | Does::CopyWith(..) => self.copies(call, now, out),
             Does::WriteValue(stream, at, value, flags, shift) => {
                 let at = (word(at), word(value));
                 self.value(now, word(stream), at, word(flags) >> shift, true, out);
