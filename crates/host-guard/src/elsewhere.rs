@@ -1,4 +1,5 @@
-//! Systems on which nothing is protected: the guard is written for the signals, the loader and the system calls of Linux.
+//! Systems on which nothing is protected: the guard is written for the signals, the loader and the system calls of Linux,
+//! and for the faults of 64-bit x86 and ARM.
 
 /// A protected range, of which there are none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -6,7 +7,10 @@ pub enum Piece {}
 
 /// The reason why nothing is protected.
 pub fn why_off() -> Option<String> {
-    Some("the page guard is for Linux; check the program there to observe them".to_owned())
+    Some(
+        "the page guard is for Linux on x86-64 and ARM64; check the program there to observe them"
+            .to_owned(),
+    )
 }
 
 /// Leaves everything as it is.

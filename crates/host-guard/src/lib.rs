@@ -47,16 +47,44 @@
 //!   the pages, or they are not protected.
 //!
 //! # The modules, from the bottom up
-//! In `linux` `table` (what is protected); here `lines` (the program's current lines) and `hits` (recorded accesses); in
+//! In `linux` `sys` (the C library) and `table` (what is protected); here `lines` (the program's current lines) and `hits` (recorded accesses); in
 //! `linux` `watch` (whether memory may be protected), `handler`, `entries` (of the loader), `stand_ins`, and the functions
-//! that begin and end the observation. A module uses only those before it. On other systems `elsewhere` takes the place
-//! of `linux`: nothing is protected there, and [`why_off`] says so.
+//! that begin and end the observation. A module uses only those before it. On other systems and processors `elsewhere` takes the
+//! place of `linux`: nothing is protected there, and [`why_off`] says so.
 
 pub mod hits;
 pub mod lines;
-#[cfg_attr(target_os = "linux", path = "linux/mod.rs")]
-#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
+#[cfg_attr(
+    all(
+        target_os = "linux",
+        any(target_arch = "x86_64", target_arch = "aarch64")
+    ),
+    path = "linux/mod.rs"
+)]
+#[cfg_attr(
+    not(all(
+        target_os = "linux",
+        any(target_arch = "x86_64", target_arch = "aarch64")
+    )),
+    path = "elsewhere.rs"
+)]
 mod system;
+
+/// The files of this crate, for the build script that compiles them into the library that is loaded into programs.
+#[cfg(not(injected))]
+pub const SOURCES: &[(&str, &str)] = &[
+    ("lib.rs", include_str!("lib.rs")),
+    ("elsewhere.rs", include_str!("elsewhere.rs")),
+    ("hits.rs", include_str!("hits.rs")),
+    ("lines.rs", include_str!("lines.rs")),
+    ("linux/mod.rs", include_str!("linux/mod.rs")),
+    ("linux/entries.rs", include_str!("linux/entries.rs")),
+    ("linux/handler.rs", include_str!("linux/handler.rs")),
+    ("linux/stand_ins.rs", include_str!("linux/stand_ins.rs")),
+    ("linux/sys.rs", include_str!("linux/sys.rs")),
+    ("linux/table.rs", include_str!("linux/table.rs")),
+    ("linux/watch.rs", include_str!("linux/watch.rs")),
+];
 
 pub use system::{Piece, begin, end, in_place_of, is_ready, off, page, protect, release, why_off};
 

@@ -6,11 +6,11 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use host_guard::hits::{self, Hit};
 use host_guard::lines::{self, Frames};
 use host_guard::{page, protect, release};
-use parking_lot::{Mutex, MutexGuard};
 
 /// Counts the allocations of a thread.
 struct Counting;
@@ -41,7 +41,7 @@ struct Watched(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 fn watched() -> Watched {
     static ONE: Mutex<()> = Mutex::new(());
-    let one = ONE.lock();
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     recorded();
     host_guard::begin();
     assert_eq!(host_guard::why_off(), None);

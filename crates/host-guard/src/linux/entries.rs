@@ -6,11 +6,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use libc::size_t;
-use parking_lot::Mutex;
-
-use super::table;
+use super::{sys, table};
 
 /// The number of loads and unloads of libraries when their entries were last scanned.
 static LOADED: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -46,7 +44,7 @@ pub fn look_again(named: Named) {
 
 /// Restores all changed entries.
 pub fn restore() {
-    let changed = std::mem::take(&mut *CHANGED.lock());
+    let changed = std::mem::take(&mut *CHANGED.lock().unwrap_or_else(PoisonError::into_inner));
     change(|entries| {
         for (entry, before) in &changed {
             entries.set(*entry, *before);
@@ -56,18 +54,14 @@ pub fn restore() {
 
 /// The number of libraries that were ever loaded and unloaded.
 fn loaded() -> u64 {
-    unsafe extern "C" fn first(
-        info: *mut libc::dl_phdr_info,
-        _: size_t,
-        into: *mut c_void,
-    ) -> c_int {
+    unsafe extern "C" fn first(info: *mut sys::dl_phdr_info, _: usize, into: *mut c_void) -> c_int {
         // SAFETY: the loader passes a valid `info`, and `into` points to `count` below.
         unsafe { *into.cast::<u64>() = (*info).dlpi_adds.wrapping_add((*info).dlpi_subs << 32) };
         1
     }
     let mut count = 0_u64;
     // SAFETY: the function has the required signature.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut count).cast()) };
+    unsafe { sys::dl_iterate_phdr(first, (&raw mut count).cast()) };
     count
 }
 
@@ -78,7 +72,7 @@ struct Entries {
 
 /// Runs a function that changes entries, while no library is loaded or unloaded.
 fn change(mut what: impl FnMut(&Entries)) {
-    unsafe extern "C" fn once(_: *mut libc::dl_phdr_info, _: size_t, run: *mut c_void) -> c_int {
+    unsafe extern "C" fn once(_: *mut sys::dl_phdr_info, _: usize, run: *mut c_void) -> c_int {
         // SAFETY: `run` points to the closure below.
         unsafe { (*run.cast::<&mut dyn FnMut()>())() };
         1
@@ -87,7 +81,7 @@ fn change(mut what: impl FnMut(&Entries)) {
     let mut run = || what(&entries);
     let mut run: &mut dyn FnMut() = &mut run;
     // SAFETY: the function has the required signature, and the closure outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(once), (&raw mut run).cast()) };
+    unsafe { sys::dl_iterate_phdr(once, (&raw mut run).cast()) };
 }
 
 impl Entries {
@@ -119,12 +113,12 @@ impl Entries {
         // entries read-only once it has filled them in, which is undone for this one and then restored; a word is
         // stored atomically.
         unsafe {
-            if !writable && libc::mprotect(start, page, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+            if !writable && sys::mprotect(start, page, sys::PROT_READ | sys::PROT_WRITE) != 0 {
                 return false;
             }
             (*(entry as *const AtomicUsize)).store(to, Ordering::SeqCst);
             if !writable {
-                libc::mprotect(start, page, libc::PROT_READ);
+                sys::mprotect(start, page, sys::PROT_READ);
             }
         }
         true
@@ -135,14 +129,14 @@ impl Entries {
 pub fn look(named: Named) {
     let count = loaded();
     let entries = Entries::now();
-    let mut changed = CHANGED.lock();
+    let mut changed = CHANGED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut look = Look {
         named,
         entries: &entries,
         changed: &mut changed,
     };
     // SAFETY: the function has the required signature, and its argument outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(library), (&raw mut look).cast()) };
+    unsafe { sys::dl_iterate_phdr(library, (&raw mut look).cast()) };
     LOADED.store(count, Ordering::Relaxed);
 }
 
@@ -186,19 +180,19 @@ struct Tagged {
     value: usize,
 }
 
-unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mut c_void) -> c_int {
+unsafe extern "C" fn library(info: *mut sys::dl_phdr_info, _: usize, look: *mut c_void) -> c_int {
     // SAFETY: the loader passes a loaded library with its headers. What they point to has the layout of the ELF
     // format, which the loader itself has read already. `look` is the argument that the function `look` passed.
     unsafe {
         let info = &*info;
         let look = &mut *look.cast::<Look<'_>>();
-        let base = info.dlpi_addr as usize;
+        let base = info.dlpi_addr;
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize);
         let own = library as *const () as usize;
         let has = |address: usize| {
             let mut parts = headers
                 .iter()
-                .filter(|header| header.p_type == libc::PT_LOAD);
+                .filter(|header| header.p_type == sys::PT_LOAD);
             parts.any(|part| {
                 let start = base + part.p_vaddr as usize;
                 (start..start + part.p_memsz as usize).contains(&address)
@@ -210,7 +204,7 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mu
         }
         let mut lists = headers
             .iter()
-            .filter(|header| header.p_type == libc::PT_DYNAMIC);
+            .filter(|header| header.p_type == sys::PT_DYNAMIC);
         let Some(list) = lists.next() else {
             return 0;
         };
@@ -233,13 +227,13 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mu
         };
         for (at, size) in [(RELOCATIONS, SIZE_OF_RELOCATIONS), (CALLS, SIZE_OF_CALLS)] {
             let Some(start) = place(at) else { continue };
-            let count = tags[size as usize] / size_of::<libc::Elf64_Rela>();
-            let all = std::slice::from_raw_parts(start as *const libc::Elf64_Rela, count);
+            let count = tags[size as usize] / size_of::<sys::Elf64_Rela>();
+            let all = std::slice::from_raw_parts(start as *const sys::Elf64_Rela, count);
             for one in all
                 .iter()
                 .filter(|one| FILLED_IN.contains(&(one.r_info as u32)))
             {
-                let symbol = &*(symbols as *const libc::Elf64_Sym).add((one.r_info >> 32) as usize);
+                let symbol = &*(symbols as *const sys::Elf64_Sym).add((one.r_info >> 32) as usize);
                 let name = CStr::from_ptr((strings + symbol.st_name as usize) as *const c_char);
                 // A symbol that the library defines itself is not the C library's.
                 if symbol.st_shndx != 0 {

@@ -6,14 +6,14 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use super::table;
+use super::{sys, table};
 use crate::hits;
 use crate::hits::this_thread;
 
 /// Handlers of others, in the order in which they were found installed instead of ours. The first was installed
 /// before ours. An action that an entry points to is never changed or freed: the handler may be reading it.
 const OTHERS: usize = 16;
-static OTHER: [AtomicPtr<libc::sigaction>; OTHERS] = [const { AtomicPtr::new(null_mut()) }; OTHERS];
+static OTHER: [AtomicPtr<sys::sigaction>; OTHERS] = [const { AtomicPtr::new(null_mut()) }; OTHERS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The actions that the entries point to: each is written once, under the lock. There is room for this many different
 /// ones.
@@ -21,7 +21,7 @@ static KNOWN: [Known; 64] = [const { Known(UnsafeCell::new(MaybeUninit::uninit()
 static KNOWNS: AtomicUsize = AtomicUsize::new(0);
 static INSTALLING: AtomicBool = AtomicBool::new(false);
 
-struct Known(UnsafeCell<MaybeUninit<libc::sigaction>>);
+struct Known(UnsafeCell<MaybeUninit<sys::sigaction>>);
 
 // SAFETY: an action is written under the lock, before the count and so before any pointer to it, and only read from then on.
 unsafe impl Sync for Known {}
@@ -34,17 +34,14 @@ static PASSING: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 static TRIED: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether this processor reports in a fault what kind of access it was.
-pub const IS_KNOWN: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
-
 /// The handler of another owner at an index.
-fn other(at: usize) -> Option<&'static libc::sigaction> {
+fn other(at: usize) -> Option<&'static sys::sigaction> {
     let place = OTHER.get(at)?.load(Ordering::Acquire);
     // SAFETY: the pointer is null, or points into `KNOWN`, whose entries stay valid.
     unsafe { place.as_ref() }
 }
 
-fn is_ours(action: &libc::sigaction) -> bool {
+fn is_ours(action: &sys::sigaction) -> bool {
     action.sa_sigaction == on_fault as *const () as usize
 }
 
@@ -53,51 +50,46 @@ fn is_ours(action: &libc::sigaction) -> bool {
 fn alone<T>(what: impl FnOnce() -> T) -> T {
     // SAFETY: the signal sets are written before they are read.
     unsafe {
-        let [mut every, mut before]: [libc::sigset_t; 2] = std::mem::zeroed();
-        libc::sigfillset(&mut every);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &every, &mut before);
+        let [mut every, mut before]: [sys::sigset_t; 2] = std::mem::zeroed();
+        sys::sigfillset(&mut every);
+        sys::pthread_sigmask(sys::SIG_BLOCK, &every, &mut before);
         while INSTALLING.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
         let done = what();
         INSTALLING.store(false, Ordering::Release);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+        sys::pthread_sigmask(sys::SIG_SETMASK, &before, null_mut());
         done
     }
 }
 
 /// The current action of the signal; `None` if the system call fails.
-fn current() -> Option<libc::sigaction> {
+fn current() -> Option<sys::sigaction> {
     // SAFETY: all zeros are a valid value; the call queries the signal's action, and writes it.
     unsafe {
-        let mut now: libc::sigaction = std::mem::zeroed();
-        let asked = libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut now);
+        let mut now: sys::sigaction = std::mem::zeroed();
+        let asked = sys::sigaction(sys::SIGSEGV, std::ptr::null(), &mut now);
         (asked == 0).then_some(now)
     }
 }
 
-fn is_same(one: &libc::sigaction, other: &libc::sigaction) -> bool {
+fn is_same(one: &sys::sigaction, other: &sys::sigaction) -> bool {
     one.sa_sigaction == other.sa_sigaction && one.sa_flags == other.sa_flags
 }
 
 /// Stores an action that an entry may point to, for a caller that has the lock: returns an equal known one, or fills
 /// a free place.
-fn keep(action: libc::sigaction) -> Option<*mut libc::sigaction> {
-    // SAFETY: a signal set is plain data.
-    let mask = |action: &libc::sigaction| unsafe {
-        let set = (&raw const action.sa_mask).cast::<u8>();
-        std::slice::from_raw_parts(set, size_of::<libc::sigset_t>())
-    };
+fn keep(action: sys::sigaction) -> Option<*mut sys::sigaction> {
     let count = KNOWNS.load(Ordering::Relaxed);
     for room in &KNOWN[..count] {
-        let at = room.0.get().cast::<libc::sigaction>();
+        let at = room.0.get().cast::<sys::sigaction>();
         // SAFETY: the first `count` places were written.
         let known = unsafe { &*at };
-        if is_same(known, &action) && mask(known) == mask(&action) {
+        if is_same(known, &action) && known.sa_mask == action.sa_mask {
             return Some(at);
         }
     }
-    let at = KNOWN.get(count)?.0.get().cast::<libc::sigaction>();
+    let at = KNOWN.get(count)?.0.get().cast::<sys::sigaction>();
     // SAFETY: no pointer to the place exists yet, and the lock is taken.
     unsafe { at.write(action) };
     KNOWNS.store(count + 1, Ordering::Release);
@@ -132,13 +124,13 @@ fn take() -> bool {
         COUNT.store(count + 1, Ordering::Release);
     }
     // SAFETY: as in `current`.
-    let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
+    let mut ours: sys::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = on_fault as *const () as usize;
     // The handler runs on the alternate stack if the thread has one, as handlers of stack overflows require; and
     // faults in another owner's handler are not blocked.
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    ours.sa_flags = sys::SA_SIGINFO | sys::SA_ONSTACK | sys::SA_NODEFER;
     // SAFETY: the handler has the signature that the flags require, and lives as long as the process.
-    unsafe { libc::sigaction(libc::SIGSEGV, &ours, null_mut()) == 0 }
+    unsafe { sys::sigaction(sys::SIGSEGV, &ours, null_mut()) == 0 }
 }
 
 /// Another handler was installed, and is called after ours from here on. If the installed handler is ours, the last
@@ -165,7 +157,7 @@ pub fn uninstall() {
             && is_ours(&now)
         {
             // SAFETY: the action is what its owner passed to the system.
-            unsafe { libc::sigaction(libc::SIGSEGV, last, null_mut()) };
+            unsafe { sys::sigaction(sys::SIGSEGV, last, null_mut()) };
             COUNT.store(count - 1, Ordering::Release);
         }
     });
@@ -176,24 +168,23 @@ pub fn uninstall() {
 /// # Safety
 /// `context` is what the system passed to a handler.
 unsafe fn what(context: *mut c_void) -> (bool, usize) {
-    let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees it. The places are those of the kernel's `struct ucontext`.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         {
-            let registers = &(*context).uc_mcontext.gregs;
+            // After five words come the registers, from zero on: 16 is the instruction pointer, 19 the error code.
+            let register = |at: usize| *context.cast::<usize>().add(5 + at);
             // Bit 1 of a page fault's error code is set for a store.
-            let store = registers[libc::REG_ERR as usize] & 2 != 0;
-            (store, registers[libc::REG_RIP as usize] as usize)
+            (register(19) & 2 != 0, register(16))
         }
         #[cfg(target_arch = "aarch64")]
         {
-            let machine = &raw const (*context).uc_mcontext;
-            let code = (*machine).pc as usize;
+            let machine = context as usize + 176;
+            let code = *((machine + 264) as *const usize);
             // After 35 words of registers, aligned to 16 bytes, come records with a magic number and a size each. In
             // the record with the magic number "ESR", bit 6 is set for a store.
-            let mut record = machine as usize + 288;
-            let end = machine as usize + std::mem::size_of_val(&*machine);
+            let mut record = machine + 288;
+            let end = record + 4096;
             while record + 16 <= end {
                 let mark = *(record as *const u32);
                 let size = *((record + 4) as *const u32) as usize;
@@ -207,24 +198,19 @@ unsafe fn what(context: *mut c_void) -> (bool, usize) {
             }
             (true, code)
         }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        {
-            let _ = context;
-            (true, 0)
-        }
     }
 }
 
 /// Records an access to protected pages and opens them; all other faults go to the other handlers.
-unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+unsafe extern "C" fn on_fault(signal: c_int, info: *mut sys::siginfo_t, context: *mut c_void) {
     // SAFETY: the system calls this with the arguments that the flags require. `errno` is thread-local.
     unsafe {
-        let error = libc::__errno_location();
+        let error = sys::__errno_location();
         let before = *error;
         // The signal may also be raised or sent by a program.
         let is_fault = (*info).si_code > 0;
         if is_fault {
-            let address = (*info).si_addr() as usize;
+            let address = (*info).si_addr;
             let (store, code) = what(context);
             if table::open_page(address, store) {
                 hits::note(address, address + 1, store, code, None);
@@ -268,7 +254,7 @@ fn is_first(address: usize, code: usize) -> bool {
 
 /// # Safety
 /// As for a signal handler.
-unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
+unsafe fn pass_on(signal: c_int, info: *mut sys::siginfo_t, context: *mut c_void, is_fault: bool) {
     let thread = this_thread() as u64;
     let of_thread = |room: &&AtomicU64| room.load(Ordering::Acquire) >> 32 == thread;
     let known = PASSING.iter().find(of_thread);
@@ -298,24 +284,24 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     // SAFETY: the handler is what its owner passed to the system, with the signature that the flags require.
     unsafe {
         match other.sa_sigaction {
-            libc::SIG_DFL => return end(signal, is_fault),
+            sys::SIG_DFL => return end(signal, is_fault),
             // An ignored fault would be retried forever; the system itself does not ignore faults either.
-            libc::SIG_IGN if is_fault => return end(signal, is_fault),
-            libc::SIG_IGN => {}
+            sys::SIG_IGN if is_fault => return end(signal, is_fault),
+            sys::SIG_IGN => {}
             handler => {
                 let mut mask = other.sa_mask;
-                if other.sa_flags & libc::SA_NODEFER == 0 {
-                    libc::sigaddset(&mut mask, signal);
+                if other.sa_flags & sys::SA_NODEFER == 0 {
+                    sys::sigaddset(&mut mask, signal);
                 }
-                let mut before: libc::sigset_t = std::mem::zeroed();
-                libc::pthread_sigmask(libc::SIG_BLOCK, &mask, &mut before);
-                if other.sa_flags & libc::SA_SIGINFO != 0 {
-                    type WithInfo = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+                let mut before: sys::sigset_t = std::mem::zeroed();
+                sys::pthread_sigmask(sys::SIG_BLOCK, &mask, &mut before);
+                if other.sa_flags & sys::SA_SIGINFO != 0 {
+                    type WithInfo = extern "C" fn(c_int, *mut sys::siginfo_t, *mut c_void);
                     std::mem::transmute::<usize, WithInfo>(handler)(signal, info, context);
                 } else {
                     std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal);
                 }
-                libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+                sys::pthread_sigmask(sys::SIG_SETMASK, &before, null_mut());
             }
         }
     }
@@ -332,9 +318,9 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
 unsafe fn end(signal: c_int, is_fault: bool) {
     // SAFETY: the call restores the default action. A fault occurs again when the handler returns; a raised signal has to be raised again.
     unsafe {
-        libc::signal(signal, libc::SIG_DFL);
+        sys::signal(signal, sys::SIG_DFL);
         if !is_fault {
-            libc::raise(signal);
+            sys::raise(signal);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod entries;
 mod handler;
 mod stand_ins;
+mod sys;
 mod table;
 mod watch;
 
@@ -29,9 +30,7 @@ pub fn begin() {
     watch::begin();
     // Calls are redirected now, not at the first protection: a call may use memory for a long time.
     entries::look(stand_ins::of);
-    if !handler::IS_KNOWN {
-        off("the fault information of this processor is not supported");
-    } else if !handler::install() {
+    if !handler::install() {
         off("the handler of SIGSEGV cannot be installed");
     }
 }
@@ -73,9 +72,9 @@ fn has_ring() -> bool {
 /// The name of the function with the code at this address, or of its library.
 pub fn function_at(code: usize) -> Option<String> {
     // SAFETY: all zeros are a valid value.
-    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    let mut found: sys::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: `dladdr` accepts any address.
-    if unsafe { libc::dladdr(code as *const c_void, &mut found) } == 0 {
+    if unsafe { sys::dladdr(code as *const c_void, &mut found) } == 0 {
         return None;
     }
     let text = |name: *const c_char| {
@@ -97,5 +96,5 @@ pub fn function_at(code: usize) -> Option<String> {
 /// The system's ID of the calling thread.
 pub fn this_thread() -> i32 {
     // SAFETY: the call only returns a number.
-    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+    unsafe { sys::syscall(sys::SYS_gettid) as i32 }
 }

@@ -20,11 +20,10 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use libc::{FILE, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-
 use super::entries::StandIn;
+use super::sys::{iovec, mmsghdr, msghdr};
 use super::table::{self, InCall};
-use super::{entries, handler, watch};
+use super::{entries, handler, sys, watch};
 use crate::hits;
 
 /// Runs a call that uses these bytes, and records what it did: `call` returns how many bytes it used.
@@ -53,7 +52,7 @@ fn with(
 fn note(start: usize, end: usize, store: bool, name: &'static str) {
     // SAFETY: `errno` is thread-local, and the caller is about to read it.
     unsafe {
-        let error = libc::__errno_location();
+        let error = sys::__errno_location();
         let before = *error;
         hits::note(start, end, store, 0, Some(name));
         *error = before;
@@ -145,40 +144,37 @@ unsafe fn with_all(
     }
 }
 
-/// Defines stand-ins for calls whose second argument is the memory and whose third is its size. The C library also
-/// has those listed first, but the crate `libc` does not declare them.
+/// Defines stand-ins for calls whose second argument is the memory and whose third is its size.
 macro_rules! plain {
-    ($(undeclared $name:ident for $real:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
-        unsafe extern "C" {
-            $(fn $real(file: c_int, at: *mut c_void, bytes: size_t $(, $more: $type)*) -> ssize_t;)+
+    ($($name:ident for $real:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
+        /// The C library's functions.
+        mod plain {
+            use std::ffi::{c_int, c_void};
+            unsafe extern "C" {
+                $(pub fn $real(file: c_int, at: *mut c_void, bytes: usize $(, $more: $type)*) -> isize;)+
+            }
         }
-        plain! { $($name for $real, $store, ($($more: $type),*);)+ }
-    };
-    ($($name:ident for $real:path, $store:literal, ($($more:ident: $type:ty),*);)+) => {
-        $(unsafe extern "C" fn $name(file: c_int, at: *mut c_void, bytes: size_t $(, $more: $type)*) -> ssize_t {
+        $(unsafe extern "C" fn $name(file: c_int, at: *mut c_void, bytes: usize $(, $more: $type)*) -> isize {
             // SAFETY: the arguments are those of the replaced call.
-            with(at, bytes, $store, stringify!($name), || unsafe { $real(file, at as _, bytes $(, $more)*) })
+            with(at, bytes, $store, stringify!($name), || unsafe { plain::$real(file, at, bytes $(, $more)*) })
         })+
     };
 }
 
 plain! {
-    read for libc::read, true, ();
-    pread for libc::pread, true, (from: off_t);
-    recv for libc::recv, true, (flags: c_int);
-    recvfrom for libc::recvfrom, true, (flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
-    write for libc::write, false, ();
-    pwrite for libc::pwrite, false, (to: off_t);
-    send for libc::send, false, (flags: c_int);
-    sendto for libc::sendto, false, (flags: c_int, to: *const sockaddr, length: socklen_t);
-}
-
-// The checked variants that the compiler calls if a program is built with buffer-size checks.
-plain! {
-    undeclared read_chk for __read_chk, true, (room: size_t);
-    undeclared pread_chk for __pread_chk, true, (from: off_t, room: size_t);
-    undeclared recv_chk for __recv_chk, true, (room: size_t, flags: c_int);
-    undeclared recvfrom_chk for __recvfrom_chk, true, (room: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
+    read for read, true, ();
+    pread for pread, true, (from: i64);
+    recv for recv, true, (flags: c_int);
+    recvfrom for recvfrom, true, (flags: c_int, from: *mut c_void, length: *mut u32);
+    write for write, false, ();
+    pwrite for pwrite, false, (to: i64);
+    send for send, false, (flags: c_int);
+    sendto for sendto, false, (flags: c_int, to: *const c_void, length: u32);
+    // The checked variants that the compiler calls if a program is built with buffer-size checks.
+    read_chk for __read_chk, true, (room: usize);
+    pread_chk for __pread_chk, true, (from: i64, room: usize);
+    recv_chk for __recv_chk, true, (room: usize, flags: c_int);
+    recvfrom_chk for __recvfrom_chk, true, (room: usize, flags: c_int, from: *mut c_void, length: *mut u32);
 }
 
 /// `preadv2` and `pwritev2` by system-call number: the C library has them only since 2017.
@@ -186,18 +182,18 @@ unsafe fn by_number<const NUMBER: c_long>(
     file: c_int,
     pieces: *const iovec,
     count: c_int,
-    at: off_t,
+    at: i64,
     flags: c_int,
-) -> ssize_t {
+) -> isize {
     // The file offset is two words; the second counts only on 32-bit systems.
     // SAFETY: the arguments are those of the replaced call.
-    unsafe { libc::syscall(NUMBER, file, pieces, count as usize, at, 0_usize, flags) as ssize_t }
+    unsafe { sys::syscall(NUMBER, file, pieces, count as usize, at, 0_usize, flags) as isize }
 }
 
 /// Defines stand-ins for calls whose second argument is a list of pieces and whose third is their number.
 macro_rules! pieces {
     ($($name:ident for $real:path, $store:literal, ($($more:ident: $type:ty),*);)+) => {
-        $(unsafe extern "C" fn $name(file: c_int, pieces: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
+        $(unsafe extern "C" fn $name(file: c_int, pieces: *const iovec, count: c_int $(, $more: $type)*) -> isize {
             // SAFETY: the arguments are those of the replaced call.
             unsafe {
                 with_all(pieces, count.max(0) as usize, $store, stringify!($name), || $real(file, pieces, count $(, $more)*))
@@ -207,30 +203,30 @@ macro_rules! pieces {
 }
 
 pieces! {
-    readv for libc::readv, true, ();
-    preadv for libc::preadv, true, (from: off_t);
-    preadv2 for by_number::<{ libc::SYS_preadv2 }>, true, (from: off_t, flags: c_int);
-    writev for libc::writev, false, ();
-    pwritev for libc::pwritev, false, (to: off_t);
-    pwritev2 for by_number::<{ libc::SYS_pwritev2 }>, false, (to: off_t, flags: c_int);
+    readv for sys::readv, true, ();
+    preadv for sys::preadv, true, (from: i64);
+    preadv2 for by_number::<{ sys::SYS_preadv2 }>, true, (from: i64, flags: c_int);
+    writev for sys::writev, false, ();
+    pwritev for sys::pwritev, false, (to: i64);
+    pwritev2 for by_number::<{ sys::SYS_pwritev2 }>, false, (to: i64, flags: c_int);
 }
 
-unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> isize {
     // SAFETY: the arguments are those of the replaced call.
     unsafe {
         let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
         with_all(pieces, count, true, "recvmsg", || {
-            libc::recvmsg(socket, message, flags)
+            sys::recvmsg(socket, message, flags)
         })
     }
 }
 
-unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> isize {
     // SAFETY: the arguments are those of the replaced call.
     unsafe {
         let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
         with_all(pieces, count, false, "sendmsg", || {
-            libc::sendmsg(socket, message, flags)
+            sys::sendmsg(socket, message, flags)
         })
     }
 }
@@ -267,12 +263,12 @@ unsafe extern "C" fn recvmmsg(
     messages: *mut mmsghdr,
     count: c_uint,
     flags: c_int,
-    timeout: *mut timespec,
+    timeout: *mut c_void,
 ) -> c_int {
     // SAFETY: the arguments are those of the replaced call.
     unsafe {
         with_messages(messages, count, true, "recvmmsg", || {
-            libc::recvmmsg(socket, messages, count, flags, timeout)
+            sys::recvmmsg(socket, messages, count, flags, timeout)
         })
     }
 }
@@ -286,16 +282,16 @@ unsafe extern "C" fn sendmmsg(
     // SAFETY: the arguments are those of the replaced call.
     unsafe {
         with_messages(messages, count, false, "sendmmsg", || {
-            libc::sendmmsg(socket, messages, count, flags)
+            sys::sendmmsg(socket, messages, count, flags)
         })
     }
 }
 
-unsafe extern "C" fn getrandom(at: *mut c_void, bytes: size_t, flags: c_uint) -> ssize_t {
+unsafe extern "C" fn getrandom(at: *mut c_void, bytes: usize, flags: c_uint) -> isize {
     // By system-call number: the C library has it only since 2017.
     // SAFETY: the arguments are those of the replaced call.
     with(at, bytes, true, "getrandom", || unsafe {
-        libc::syscall(libc::SYS_getrandom, at, bytes, flags) as isize
+        sys::syscall(sys::SYS_getrandom, at, bytes, flags) as isize
     })
 }
 
@@ -303,17 +299,17 @@ unsafe extern "C" fn getrandom(at: *mut c_void, bytes: size_t, flags: c_uint) ->
 macro_rules! between {
     ($($name:ident, $store:literal;)+) => {
         $(unsafe extern "C" fn $name(
-            pid: libc::pid_t, own: *const iovec, owns: c_ulong, other: *const iovec, others: c_ulong, flags: c_ulong,
-        ) -> ssize_t {
+            pid: c_int, own: *const iovec, owns: c_ulong, other: *const iovec, others: c_ulong, flags: c_ulong,
+        ) -> isize {
             // SAFETY: the arguments are those of the replaced call.
             unsafe {
                 let (mut ours, mut theirs) = (Pieces::default(), Pieces::default());
-                let is_own = pid == libc::getpid();
+                let is_own = pid == sys::getpid();
                 ours.enter(own, owns as usize, $store);
                 if is_own {
                     theirs.enter(other, others as usize, !$store);
                 }
-                let done = libc::$name(pid, own, owns, other, others, flags);
+                let done = sys::$name(pid, own, owns, other, others, flags);
                 let used = done.max(0) as usize;
                 ours.note(own, owns as usize, used, $store, stringify!($name));
                 if is_own {
@@ -333,18 +329,19 @@ between! {
 /// Defines stand-ins for the C library's buffered file calls. Some have the size of the memory as their second
 /// argument.
 macro_rules! of_files {
-    ($(undeclared $name:ident for $real:ident, $at:ty, $store:literal, ($($room:ident)?);)+) => {
-        unsafe extern "C" {
-            $(fn $real(at: $at $(, $room: size_t)?, size: size_t, count: size_t, file: *mut FILE) -> size_t;)+
+    ($($name:ident for $real:ident, $store:literal, ($($room:ident)?);)+) => {
+        /// The C library's functions.
+        mod of_files {
+            use std::ffi::c_void;
+            unsafe extern "C" {
+                $(pub fn $real(at: *mut c_void $(, $room: usize)?, size: usize, count: usize, file: *mut c_void) -> usize;)+
+            }
         }
-        of_files! { $($name for $real, $store, ($($room)?);)+ }
-    };
-    ($($name:ident for $real:path, $store:literal, ($($room:ident)?);)+) => {
-        $(unsafe extern "C" fn $name(at: *mut c_void $(, $room: size_t)?, size: size_t, count: size_t, file: *mut FILE) -> size_t {
+        $(unsafe extern "C" fn $name(at: *mut c_void $(, $room: usize)?, size: usize, count: usize, file: *mut c_void) -> usize {
             let mut done = 0;
             with(at, size.saturating_mul(count), $store, stringify!($name), || {
                 // SAFETY: the arguments are those of the replaced call.
-                done = unsafe { $real(at as _ $(, $room)?, size, count, file) };
+                done = unsafe { of_files::$real(at $(, $room)?, size, count, file) };
                 (done * size) as isize
             });
             done
@@ -353,46 +350,43 @@ macro_rules! of_files {
 }
 
 of_files! {
-    fread for libc::fread, true, ();
-    fwrite for libc::fwrite, false, ();
-}
-
-of_files! {
-    undeclared fread_without_lock for fread_unlocked, *mut c_void, true, ();
-    undeclared fread_chk for __fread_chk, *mut c_void, true, (room);
-    undeclared fread_chk_without_lock for __fread_unlocked_chk, *mut c_void, true, (room);
-    undeclared fwrite_without_lock for fwrite_unlocked, *const c_void, false, ();
+    fread for fread, true, ();
+    fwrite for fwrite, false, ();
+    fread_without_lock for fread_unlocked, true, ();
+    fread_chk for __fread_chk, true, (room);
+    fread_chk_without_lock for __fread_unlocked_chk, true, (room);
+    fwrite_without_lock for fwrite_unlocked, false, ();
 }
 
 /// A handler that takes the signal is put after ours at once.
 unsafe extern "C" fn sigaction(
     signal: c_int,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
+    new: *const sys::sigaction,
+    old: *mut sys::sigaction,
 ) -> c_int {
     // SAFETY: the arguments are those of the replaced call.
-    let done = unsafe { libc::sigaction(signal, new, old) };
-    if done == 0 && signal == libc::SIGSEGV && !new.is_null() && watch::is_watched() {
+    let done = unsafe { sys::sigaction(signal, new, old) };
+    if done == 0 && signal == sys::SIGSEGV && !new.is_null() && watch::is_watched() {
         handler::taken();
     }
     done
 }
 
 /// Like `sigaction`, by the older call.
-unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sighandler_t {
+unsafe extern "C" fn signal(signal: c_int, new: usize) -> usize {
     // SAFETY: the arguments are those of the replaced call.
-    let old = unsafe { libc::signal(signal, new) };
-    if old != libc::SIG_ERR && signal == libc::SIGSEGV && watch::is_watched() {
+    let old = unsafe { sys::signal(signal, new) };
+    if old != sys::SIG_ERR && signal == sys::SIGSEGV && watch::is_watched() {
         handler::taken();
     }
     old
 }
 
 /// Unmapped memory is no longer protected: what is mapped there next does not belong to the check.
-unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
+unsafe extern "C" fn munmap(at: *mut c_void, bytes: usize) -> c_int {
     table::forget(at as usize, (at as usize).saturating_add(bytes));
     // SAFETY: the arguments are those of the replaced call.
-    unsafe { libc::munmap(at, bytes) }
+    unsafe { sys::munmap(at, bytes) }
 }
 
 /// `syscall` with six arguments, of which the kernel reads as many as the call has.
@@ -405,38 +399,38 @@ unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    let (file, place) = (a as c_int, d as off_t);
+    let (file, place) = (a as c_int, d as i64);
     // SAFETY: the arguments are those of the replaced call.
     unsafe {
         match number {
-            libc::SYS_io_uring_setup | libc::SYS_io_setup => watch::off(LEFT),
-            libc::SYS_read => return read(file, b as _, c) as c_long,
-            libc::SYS_pread64 => return pread(file, b as _, c, place) as c_long,
-            libc::SYS_readv => return readv(file, b as _, c as c_int) as c_long,
-            libc::SYS_preadv => return preadv(file, b as _, c as c_int, place) as c_long,
-            libc::SYS_recvfrom => {
+            sys::SYS_io_uring_setup | sys::SYS_io_setup => watch::off(LEFT),
+            sys::SYS_read => return read(file, b as _, c) as c_long,
+            sys::SYS_pread64 => return pread(file, b as _, c, place) as c_long,
+            sys::SYS_readv => return readv(file, b as _, c as c_int) as c_long,
+            sys::SYS_preadv => return preadv(file, b as _, c as c_int, place) as c_long,
+            sys::SYS_recvfrom => {
                 return recvfrom(file, b as _, c, d as c_int, e as _, f as _) as c_long;
             }
-            libc::SYS_recvmsg => return recvmsg(file, b as _, c as c_int) as c_long,
-            libc::SYS_recvmmsg => {
+            sys::SYS_recvmsg => return recvmsg(file, b as _, c as c_int) as c_long,
+            sys::SYS_recvmmsg => {
                 return c_long::from(recvmmsg(file, b as _, c as c_uint, d as c_int, e as _));
             }
-            libc::SYS_write => return write(file, b as _, c) as c_long,
-            libc::SYS_pwrite64 => return pwrite(file, b as _, c, place) as c_long,
-            libc::SYS_writev => return writev(file, b as _, c as c_int) as c_long,
-            libc::SYS_pwritev => return pwritev(file, b as _, c as c_int, place) as c_long,
-            libc::SYS_sendto => {
-                return sendto(file, b as _, c, d as c_int, e as _, f as socklen_t) as c_long;
+            sys::SYS_write => return write(file, b as _, c) as c_long,
+            sys::SYS_pwrite64 => return pwrite(file, b as _, c, place) as c_long,
+            sys::SYS_writev => return writev(file, b as _, c as c_int) as c_long,
+            sys::SYS_pwritev => return pwritev(file, b as _, c as c_int, place) as c_long,
+            sys::SYS_sendto => {
+                return sendto(file, b as _, c, d as c_int, e as _, f as u32) as c_long;
             }
-            libc::SYS_sendmsg => return sendmsg(file, b as _, c as c_int) as c_long,
-            libc::SYS_getrandom => return getrandom(a as _, b, c as c_uint) as c_long,
-            libc::SYS_process_vm_readv => {
+            sys::SYS_sendmsg => return sendmsg(file, b as _, c as c_int) as c_long,
+            sys::SYS_getrandom => return getrandom(a as _, b, c as c_uint) as c_long,
+            sys::SYS_process_vm_readv => {
                 return process_vm_readv(file, b as _, c as _, d as _, e as _, f as _) as c_long;
             }
             _ => {}
         }
         again("syscall", [a, b, c, d, e, f], || {
-            libc::syscall(number, a, b, c, d, e, f)
+            sys::syscall(number, a, b, c, d, e, f)
         })
     }
 }
@@ -446,11 +440,11 @@ unsafe extern "C" fn syscall(
 fn again<T>(name: &'static str, given: [usize; 6], call: impl Fn() -> T) -> T {
     // SAFETY: `errno` is thread-local; if the call does not set it, its value is restored.
     unsafe {
-        let error = libc::__errno_location();
+        let error = sys::__errno_location();
         let before = *error;
         *error = 0;
         let mut done = call();
-        if *error == libc::EFAULT {
+        if *error == sys::EFAULT {
             let mut inside = InCall::default();
             let mut was = false;
             for at in given {
@@ -477,8 +471,8 @@ fn again<T>(name: &'static str, given: [usize; 6], call: impl Fn() -> T) -> T {
 unsafe extern "C" fn errno_location() -> *mut c_int {
     // SAFETY: `errno` is thread-local.
     unsafe {
-        let error = libc::__errno_location();
-        if *error == libc::EFAULT
+        let error = sys::__errno_location();
+        if *error == sys::EFAULT
             && watch::is_watched()
             && table::has_any()
             && !REFUSED.swap(true, Ordering::Relaxed)
@@ -498,7 +492,6 @@ pub fn begin() {
 }
 
 /// Replaces `dlsym`. The real one may search depending on its caller's address, so it must see the original caller.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[unsafe(naked)]
 unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
     #[cfg(target_arch = "x86_64")]
@@ -515,7 +508,7 @@ unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_
         "jmp {real}@PLT",
         "2: ret",
         found = sym found,
-        real = sym libc::dlsym,
+        real = sym sys::dlsym,
     );
     #[cfg(target_arch = "aarch64")]
     std::arch::naked_asm!(
@@ -531,14 +524,14 @@ unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_
         "2: mov x0, x9",
         "ret",
         found = sym found,
-        real = sym libc::dlsym,
+        real = sym sys::dlsym,
     );
 }
 
 /// The stand-in for a function that is looked up by name; null if there is none.
 unsafe extern "C" fn found(library: *mut c_void, name: *const c_char) -> *mut c_void {
     let nothing = std::ptr::null_mut();
-    if library == libc::RTLD_NEXT || name.is_null() {
+    if library == sys::RTLD_NEXT || name.is_null() {
         return nothing;
     }
     if watch::is_watched() {
@@ -549,7 +542,7 @@ unsafe extern "C" fn found(library: *mut c_void, name: *const c_char) -> *mut c_
         if of(CStr::from_ptr(name).to_bytes()).is_none() {
             return nothing;
         }
-        let real = libc::dlsym(library, name);
+        let real = sys::dlsym(library, name);
         in_place_of(real as usize).map_or(nothing, |to| to as *mut c_void)
     }
 }
@@ -561,7 +554,7 @@ pub fn in_place_of(real: usize) -> Option<usize> {
     let known = KNOWN.get_or_init(|| {
         let real = |(name, stand_in): &(&CStr, StandIn)| {
             // SAFETY: the name is looked up in the scope in which all programs find the C library's functions.
-            let real = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            let real = unsafe { sys::dlsym(sys::RTLD_DEFAULT, name.as_ptr()) };
             (real as usize, *stand_in)
         };
         let mut known: HashMap<_, _> = all().iter().map(real).collect();
@@ -639,7 +632,7 @@ fn all() -> Vec<(&'static CStr, StandIn)> {
             vec![$($(($name, $to as *const () as usize)),+),+]
         };
     }
-    let mut known: Vec<(&CStr, usize)> = listed! {
+    let known: Vec<(&CStr, usize)> = listed! {
         c"read" => read,
         c"pread" | c"pread64" => pread,
         c"readv" => readv,
@@ -676,9 +669,8 @@ fn all() -> Vec<(&'static CStr, StandIn)> {
         c"munmap" => munmap,
         c"syscall" => syscall,
         c"__errno_location" => errno_location,
+        c"dlsym" => dlsym,
     };
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    known.push((c"dlsym", dlsym as *const () as usize));
     let known = known.into_iter().map(|(name, address)| {
         let real = None;
         (name, StandIn { address, real })

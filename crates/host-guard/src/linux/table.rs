@@ -2,10 +2,10 @@
 //! without the lock.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use parking_lot::Mutex;
+use super::sys;
 
 /// The maximum number of ranges that are protected at once. Each may add two mappings, and each opened page two more;
 /// a process has 65,530 unless the system is configured otherwise.
@@ -61,13 +61,17 @@ pub struct Piece {
     turn: u32,
 }
 
+fn owner() -> MutexGuard<'static, ()> {
+    OWNER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The size of a page; cached by the first call, so that the handler only reads it.
 pub fn page() -> usize {
     static PAGE: AtomicUsize = AtomicUsize::new(0);
     match PAGE.load(Ordering::Relaxed) {
         0 => {
             // SAFETY: the call only returns a number, which every system has.
-            let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+            let page = unsafe { sys::sysconf(sys::_SC_PAGESIZE) } as usize;
             PAGE.store(page, Ordering::Relaxed);
             page
         }
@@ -92,9 +96,9 @@ fn bound() -> usize {
 
 fn protection(loads: bool) -> c_int {
     if loads {
-        libc::PROT_NONE
+        sys::PROT_NONE
     } else {
-        libc::PROT_READ
+        sys::PROT_READ
     }
 }
 
@@ -102,7 +106,7 @@ fn protection(loads: bool) -> c_int {
 /// The pages are the program's memory, readable and writable while not protected.
 unsafe fn set(start: usize, end: usize, protection: c_int) -> bool {
     // SAFETY: the caller guarantees it; the contents do not change.
-    unsafe { libc::mprotect(start as *mut c_void, end - start, protection) == 0 }
+    unsafe { sys::mprotect(start as *mut c_void, end - start, protection) == 0 }
 }
 
 /// Whether the program may store to a page: memory that it pinned may be read-only, and must stay so. A futex call
@@ -115,8 +119,8 @@ fn is_writable(start: usize) -> bool {
     // and for an address that cannot be written the call returns an error.
     let done = unsafe {
         let unused = UNUSED.as_ptr();
-        libc::syscall(
-            libc::SYS_futex,
+        sys::syscall(
+            sys::SYS_futex,
             unused,
             WAKE_OP_PRIVATE,
             1,
@@ -138,7 +142,7 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
     if start >= end {
         return None;
     }
-    let _owner = OWNER.lock();
+    let _owner = owner();
     // The program can write memory that the device writes, and memory that is already protected.
     let is_protected = |slot: &Slot| {
         let (from, to) = bounds(slot);
@@ -183,13 +187,13 @@ pub fn release(piece: Piece) {
     if used(piece).is_none() {
         return;
     }
-    let _owner = OWNER.lock();
+    let _owner = owner();
     let Some(slot) = used(piece) else {
         return;
     };
     let (start, end) = bounds(slot);
     // SAFETY: the caller that protected the pages guarantees that they are mapped, readable and writable.
-    unsafe { set(start, end, libc::PROT_READ | libc::PROT_WRITE) };
+    unsafe { set(start, end, sys::PROT_READ | sys::PROT_WRITE) };
     slot.state.store(FREE, Ordering::SeqCst);
     RELEASES.fetch_add(1, Ordering::Relaxed);
     // Pages that another slot covers stay protected: first those against stores only, then those against loads.
@@ -225,7 +229,7 @@ fn used(piece: Piece) -> Option<&'static Slot> {
 
 /// Opens all pages, and frees all slots.
 pub fn release_all() {
-    let _owner = OWNER.lock();
+    let _owner = owner();
     open_all();
     RELEASES.fetch_add(1, Ordering::Relaxed);
 }
@@ -236,12 +240,12 @@ pub fn forget(start: usize, end: usize) {
     if !seen().any(|(_, from, to)| meets(from, to)) {
         return;
     }
-    let _owner = OWNER.lock();
+    let _owner = owner();
     for slot in live() {
         let (from, to) = bounds(slot);
         if meets(from, to) {
             // SAFETY: as in `release`.
-            unsafe { set(from, to, libc::PROT_READ | libc::PROT_WRITE) };
+            unsafe { set(from, to, sys::PROT_READ | sys::PROT_WRITE) };
             slot.state.store(FREE, Ordering::SeqCst);
         }
     }
@@ -264,7 +268,7 @@ pub fn open_all() {
     for slot in live() {
         let (start, end) = bounds(slot);
         // SAFETY: as in `release`.
-        unsafe { set(start, end, libc::PROT_READ | libc::PROT_WRITE) };
+        unsafe { set(start, end, sys::PROT_READ | sys::PROT_WRITE) };
         slot.state.store(FREE, Ordering::SeqCst);
     }
 }
@@ -317,7 +321,7 @@ pub fn open_page(address: usize, store: bool) -> bool {
         }
     }
     // SAFETY: the page is in a slot, so the caller that protected it guarantees that it is writable memory.
-    found && unsafe { set(start, start + page, libc::PROT_READ | libc::PROT_WRITE) }
+    found && unsafe { set(start, start + page, sys::PROT_READ | sys::PROT_WRITE) }
 }
 
 /// Memory that a system call uses, in one or several pieces, until this is dropped.
@@ -372,7 +376,7 @@ impl InCall {
             if first < last {
                 was |= store || slot.loads.load(Ordering::Relaxed);
                 // SAFETY: the pages are in a slot, so the caller that protected them guarantees that they are writable memory.
-                unsafe { set(first, last, libc::PROT_READ | libc::PROT_WRITE) };
+                unsafe { set(first, last, sys::PROT_READ | sys::PROT_WRITE) };
             }
         }
         was

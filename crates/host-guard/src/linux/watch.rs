@@ -1,16 +1,18 @@
 //! Whether memory may be protected, and if not, why.
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use parking_lot::Mutex;
-
-use super::table;
+use super::{sys, table};
 
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 static OFF: Mutex<Option<String>> = Mutex::new(None);
 /// Whether this is a forked child of a checked process: its locks may be held by threads that do not exist here.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+fn reason() -> MutexGuard<'static, Option<String>> {
+    OFF.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::SeqCst)
@@ -23,7 +25,7 @@ pub fn is_watched() -> bool {
 }
 
 pub fn begin() {
-    *OFF.lock() = None;
+    *reason() = None;
     IS_WATCHED.store(true, Ordering::SeqCst);
     watch_forks();
 }
@@ -38,7 +40,7 @@ pub fn off(why: &str) {
     if is_child() {
         return;
     }
-    OFF.lock().get_or_insert_with(|| why.to_owned());
+    reason().get_or_insert_with(|| why.to_owned());
     end();
 }
 
@@ -47,7 +49,7 @@ pub fn why_off() -> Option<String> {
     if is_child() {
         return Some("the process is a child of one that was checked".to_owned());
     }
-    OFF.lock().clone()
+    reason().clone()
 }
 
 /// Sets the handler for forked children. They share pinned memory with their parent, and have a copy of the table.
@@ -62,6 +64,6 @@ fn watch_forks() {
     static WATCHES: Once = Once::new();
     // SAFETY: the handler has the required signature, and lives as long as the process: Python extension modules are never unloaded.
     WATCHES.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
+        sys::pthread_atfork(None, None, Some(in_child));
     });
 }
