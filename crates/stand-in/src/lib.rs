@@ -11,7 +11,7 @@
 //! The functions check for null and for unknown handles. The caller guarantees everything else that `cuda.h` requires
 //! of pointers: a pointer that is not null points to as much memory as is read or written. Every `unsafe` block of
 //! `arguments` and `functions` relies on that, and no other file accesses memory through a caller's pointer except
-//! `memory` (pinned memory) and `streams` (functions on the host).
+//! `memory` (pinned memory), `host` (copies) and `streams` (functions on the host).
 
 mod arguments;
 mod capture;
@@ -21,6 +21,7 @@ mod failing;
 mod functions;
 mod graph;
 mod handles;
+mod host;
 mod interprocess;
 mod memory;
 mod modules;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sidestream::backend::{Address, Backend, Copy, Fill, Payload, Reserve};
 use sidestream::cuda::driver::{CuAddress, CuStream, EVENT_DISABLE_TIMING, MemsetNode};
-use sidestream::op::{DeviceId, Kind, Memory as Place};
+use sidestream::op::{DeviceId, Kind, Memory as Place, SourceOrder};
 
 use crate::codes::{
     Answer, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY,
@@ -22,6 +22,8 @@ pub struct Memory(BTreeMap<CuAddress, Allocation>);
 struct Allocation {
     bytes: u64,
     of: Of,
+    /// The machine's address of it.
+    base: Address,
 }
 
 /// The origin of an allocation, which determines how it is freed.
@@ -110,9 +112,13 @@ impl Memory {
         here.map(|known| known.bytes).sum()
     }
 
-    fn add(&mut self, at: Address, bytes: u64, of: Of) -> CuAddress {
-        self.0.insert(at.0, Allocation { bytes, of });
-        at.0
+    fn add(&mut self, base: Address, bytes: u64, of: Of) -> CuAddress {
+        let at = match of {
+            Of::Host(_) => base.0.next_multiple_of(PAGE),
+            _ => base.0,
+        };
+        self.0.insert(at, Allocation { bytes, of, base });
+        at
     }
 
     /// Returns the origin of the allocation that begins exactly here.
@@ -183,8 +189,13 @@ fn take(state: &State, here: Here, bytes: usize, place: Place, of: Of) -> Answer
         return Err(INVALID_VALUE);
     }
     state.tables().captures.refuse_unsafe(here.thread)?;
-    let at = reserve(state, place, here.device()?, bytes)?;
-    Ok(state.tables().memory.add(at, bytes, of))
+    // Pinned memory has whole pages, as the driver's has: a program may protect them.
+    let room = match place {
+        Place::Pinned => bytes.saturating_add(2 * PAGE - 1),
+        _ => bytes,
+    };
+    let base = reserve(state, place, here.device()?, room)?;
+    Ok(state.tables().memory.add(base, bytes, of))
 }
 
 fn reserve(state: &State, place: Place, device: DeviceId, bytes: u64) -> Answer<Address> {
@@ -197,6 +208,8 @@ fn reserve(state: &State, place: Place, device: DeviceId, bytes: u64) -> Answer<
 
 /// The maximum size of a pinned allocation.
 const HOST_BYTES: u64 = 1 << 40;
+/// The size of a page of the host.
+const PAGE: u64 = 4096;
 
 pub fn free(state: &State, here: Here, at: CuAddress) -> Answer<()> {
     if at == 0 {
@@ -237,9 +250,8 @@ pub fn free_host(state: &State, here: Here, at: CuAddress) -> Answer<()> {
 
 fn give_back(state: &State, at: CuAddress, place: Place, device: DeviceId) -> Answer<()> {
     // A second free of the same address finds no allocation.
-    let removed = state.tables().memory.0.remove(&at);
-    removed.ok_or(INVALID_VALUE)?;
-    state.unreserve(place, device, Address(at));
+    let removed = state.tables().memory.0.remove(&at).ok_or(INVALID_VALUE)?;
+    state.unreserve(place, device, removed.base);
     Ok(())
 }
 
@@ -340,6 +352,31 @@ pub fn copy_blocking(state: &State, here: Here, copy: Copy) -> Answer<()> {
     let (from, to) = sides(&state.tables().memory, &copy)?;
     state.tell_device(here)?;
     let kind = Kind::CopyBlocking { from, to };
+    streams::submit(state, here.thread, kind, Payload::Copy(copy))
+}
+
+/// A copy of a batch, and when it reads its source, by `CUmemcpySrcAccessOrder`. One that may read at any time reads in
+/// stream order.
+pub fn copy_of_batch(
+    state: &State,
+    here: Here,
+    copy: Copy,
+    order: u32,
+    handle: CuStream,
+) -> Answer<()> {
+    let source = match order {
+        1 | 3 => SourceOrder::Stream,
+        2 => SourceOrder::DuringCall,
+        _ => return Err(INVALID_VALUE),
+    };
+    let stream = streams::stream(state, here, handle)?.id;
+    let (from, to) = sides(&state.tables().memory, &copy)?;
+    let kind = Kind::CopyBatch {
+        stream,
+        from,
+        to,
+        source,
+    };
     streams::submit(state, here.thread, kind, Payload::Copy(copy))
 }
 

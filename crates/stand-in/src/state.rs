@@ -15,8 +15,8 @@ use sidestream::op::{DeviceId, Kind, Memory, Op, OpId, SiteId, ThreadId};
 use sidestream::sim::{Machine, Schedule};
 
 use crate::codes::{self, Answer, INVALID_CONTEXT, NOT_INITIALIZED, NOT_PERMITTED, UNKNOWN};
-use crate::modules;
 use crate::tables::Tables;
+use crate::{host, modules};
 
 /// Everything that `cuInit` creates.
 pub struct State {
@@ -125,8 +125,11 @@ impl State {
     fn new(config: Config) -> State {
         let device = |_| (String::from(NAME), Profile::h200());
         let devices = (0..config.devices).map(device).collect();
+        let machine = Machine::new(devices, config.schedule, config.memory_bytes);
+        // SAFETY: they do as they say.
+        unsafe { machine.access_host_by(host::load, host::store) };
         State {
-            machine: Machine::new(devices, config.schedule, config.memory_bytes),
+            machine,
             schedule: config.schedule,
             tables: Mutex::new(Tables::default()),
             lost: AtomicI32::new(SUCCESS),

@@ -332,7 +332,6 @@ fn values_order_streams_and_a_batch_copies_all_its_pieces() {
         function::<Value>("cuStreamWriteValue32_v2"),
         function::<Value>("cuStreamWaitValue32_v2"),
     );
-    let none = std::ptr::null();
     // SAFETY: the lists have as many elements as pieces, and the memory has 8 bytes.
     unsafe {
         assert_eq!(wait(second, flag, 2, 0), 801, "no stream writes it");
@@ -340,14 +339,16 @@ fn values_order_streams_and_a_batch_copies_all_its_pieces() {
         ok(rig.launch(spin, &[1_000_000], first));
         let batch = function::<Batch>("cuMemcpyBatchAsync_v2");
         let (pieces, lengths) = ([at, at + 6], [3, 2]);
+        // In stream order.
+        let (orders, first_of) = ([1u32, 0, 0, 0, 0, 0], 0);
         ok(batch(
             pieces.as_ptr(),
             [from, from].as_ptr(),
             lengths.as_ptr(),
             2,
-            none,
-            none.cast(),
-            0,
+            orders.as_ptr().cast(),
+            &raw const first_of,
+            1,
             first,
         ));
         ok(write(first, flag, 3, 0));

@@ -632,3 +632,80 @@ fn the_devices_say_what_they_are() {
     );
     assert_eq!(d.words(12345), "the driver has no name for code 12345");
 }
+
+#[test]
+fn copies_ignore_the_protection_of_the_hosts_pages() {
+    unsafe extern "C" {
+        fn mprotect(at: *mut c_void, bytes: usize, protection: i32) -> i32;
+    }
+    let rig = Rig::new();
+    let stream = rig.stream();
+    let (up, _) = rig.pinned(&[7u8; 5000]);
+    let (down, in_down) = rig.pinned(&[0u8; 5000]);
+    let middle = rig.memory(5000);
+    assert_eq!((up % 4096, down % 4096), (0, 0));
+    let protect = |protection| {
+        for at in [up, down].map(|at| std::ptr::with_exposed_provenance_mut(at as usize)) {
+            // SAFETY: pinned memory has its pages for itself, and nothing uses these two meanwhile.
+            assert_eq!(unsafe { mprotect(at, 8192, protection) }, 0);
+        }
+    };
+    protect(0);
+    ok(rig.copy(middle, up, 5000, stream));
+    ok(rig.copy(down, middle, 5000, stream));
+    ok(rig.synchronize(stream));
+    protect(3);
+    // SAFETY: the pages can be read again, and the copy into them is complete.
+    assert_eq!(unsafe { in_down.cast::<[u8; 5000]>().read() }, [7; 5000]);
+}
+
+#[test]
+fn a_batch_reads_its_sources_when_their_order_says() {
+    type Batch = unsafe extern "C" fn(
+        *const u64,
+        *const u64,
+        *const usize,
+        usize,
+        *const [u32; 6],
+        *const usize,
+        usize,
+        u64,
+    ) -> i32;
+    let rig = Rig::new();
+    let stream = rig.stream();
+    let file = sidestream_stand_in::library().unwrap();
+    // SAFETY: the library runs no initialiser when it is loaded, and the function has this type.
+    let batch: Batch = unsafe {
+        let library = libloading::Library::new(file).unwrap();
+        let found = *library.get::<Batch>("cuMemcpyBatchAsync_v2").unwrap();
+        std::mem::forget(library);
+        found
+    };
+    let (pinned, in_pinned) = rig.pinned(&[1u8; 4]);
+    for (order, expected) in [(1u32, 2u8), (2, 1), (3, 2)] {
+        let mut heap = vec![1u8; 4];
+        let (to, sizes, first_of) = ([rig.memory(4), rig.memory(4)], [4usize, 4], 0);
+        let from = [address(&heap), pinned];
+        let attributes = [order, 0, 0, 0, 0, 0];
+        // SAFETY: the lists have two elements, and the memory four bytes.
+        unsafe {
+            in_pinned.write_bytes(1, 4);
+            let lists = (to.as_ptr(), from.as_ptr(), sizes.as_ptr());
+            ok(batch(
+                lists.0,
+                lists.1,
+                lists.2,
+                2,
+                &attributes,
+                &first_of,
+                1,
+                stream,
+            ));
+            in_pinned.write_bytes(2, 4);
+        }
+        heap.fill(2);
+        assert_eq!(rig.read::<u8>(to[0], 4, stream), [expected; 4]);
+        assert_eq!(rig.read::<u8>(to[1], 4, stream), [expected; 4]);
+        drop(heap);
+    }
+}

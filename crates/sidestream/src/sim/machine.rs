@@ -49,7 +49,7 @@ use crate::sim::Schedule;
 use ask::{Reached, waits_for_itself};
 use callback::Callback;
 use command::{Command, Effect};
-use space::Space;
+use space::{HostAccess, Space};
 use state::{State, Targets};
 
 /// A simulated machine with some devices.
@@ -97,6 +97,19 @@ impl Machine {
     /// From now on simulates only times: no byte is read or written, and kernels are not run.
     pub fn times_only(&self) {
         self.state.lock().computes = false;
+    }
+
+    /// From now on reads and writes host memory by these functions, which return whether they could. A device's accesses
+    /// ignore the protection of the host's pages, and its own process's do not.
+    ///
+    /// # Safety
+    /// For memory that exists, they do as they say.
+    pub unsafe fn access_host_by(
+        &self,
+        load: unsafe fn(u64, &mut [u8]) -> bool,
+        store: unsafe fn(u64, &[u8]) -> bool,
+    ) {
+        self.state.lock().space.access = HostAccess { load, store };
     }
 
     /// Returns the number of tasks remembered: the unfinished ones and a bounded number of others.

@@ -1,7 +1,7 @@
 //! Streams, events, memory, and the work that is submitted to streams.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
 use sidestream::cuda::driver::{
     Code, CuAddress, CuEvent, CuGraph, CuStream, IpcEventHandle, Memcpy2d,
@@ -201,26 +201,33 @@ driver! {
         copy_all([(to, from, bytes)], stream)
     }
 
-    /// In stream order, whichever order the attributes allow for.
+    776 fn cuMemcpyBatchAsync(
+        to: *const CuAddress,
+        from: *const CuAddress,
+        bytes: *const usize,
+        count: usize,
+        attributes: *const CopyAttributes,
+        first_of: *const usize,
+        attributes_count: usize,
+        _failed: *mut usize,
+        stream: CuStream,
+    ) {
+        // SAFETY: as the documentation of this crate requires.
+        unsafe { batch((to, from, bytes, count), (attributes, first_of, attributes_count), stream) }
+    }
+
     796 fn cuMemcpyBatchAsync_v2(
         to: *const CuAddress,
         from: *const CuAddress,
         bytes: *const usize,
         count: usize,
-        _attributes: *const c_void,
-        _attributes_from: *const usize,
-        _attributes_count: usize,
+        attributes: *const CopyAttributes,
+        first_of: *const usize,
+        attributes_count: usize,
         stream: CuStream,
     ) {
         // SAFETY: as the documentation of this crate requires.
-        let (to, from, bytes) = unsafe { (list(to, count), list(from, count), list(bytes, count)) };
-        match (to, from, bytes) {
-            (Ok(to), Ok(from), Ok(bytes)) if count > 0 && stream != 0 => {
-                let sides = to.iter().zip(from).zip(bytes);
-                copy_all(sides.map(|((&to, &from), &bytes)| (to, from, bytes)), stream)
-            }
-            _ => INVALID_VALUE,
-        }
+        unsafe { batch((to, from, bytes, count), (attributes, first_of, attributes_count), stream) }
     }
 
     289 fn cuMemcpy2DAsync_v2(copy: Option<&Memcpy2d>, stream: CuStream) {
@@ -283,4 +290,39 @@ fn copy_all(copies: impl IntoIterator<Item = (u64, u64, usize)>, stream: CuStrea
         .map(|(to, from, bytes)| memory::row(to, from, bytes))
         .collect();
     anywhere(|state, here| memory::copy(state, here, &copies, stream))
+}
+
+/// `CUmemcpyAttributes`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CopyAttributes {
+    order: u32,
+    hints_and_flags: [u32; 5],
+}
+
+/// A batch of copies: destinations, sources and sizes; then attributes, and for each of these the first copy that has them.
+///
+/// # Safety
+/// The lists are as long as their numbers say.
+unsafe fn batch(
+    (to, from, bytes, count): (*const u64, *const u64, *const usize, usize),
+    (attributes, first_of, len): (*const CopyAttributes, *const usize, usize),
+    stream: CuStream,
+) -> Code {
+    anywhere(|state, here| {
+        // SAFETY: the caller promises it.
+        let (to, from, bytes) =
+            unsafe { (list(to, count)?, list(from, count)?, list(bytes, count)?) };
+        // SAFETY: likewise.
+        let (attributes, first_of) = unsafe { (list(attributes, len)?, list(first_of, len)?) };
+        if bytes.contains(&0) || count == 0 || stream == 0 || first_of.first() != Some(&0) {
+            return Err(INVALID_VALUE);
+        }
+        for (copy, ((&to, &from), &bytes)) in to.iter().zip(from).zip(bytes).enumerate() {
+            let with = first_of.partition_point(|&first| first <= copy) - 1;
+            let row = memory::row(to, from, bytes);
+            memory::copy_of_batch(state, here, row, attributes[with].order, stream)?;
+        }
+        Ok(())
+    })
 }

@@ -70,7 +70,10 @@ impl State {
         blocks_caller.filter(|_| {
             matches!(
                 op.kind,
-                Kind::Copy { .. } | Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. }
+                Kind::Copy { .. }
+                    | Kind::CopyBatch { .. }
+                    | Kind::CopyBlocking { .. }
+                    | Kind::MemsetBlocking { .. }
             )
         })
     }

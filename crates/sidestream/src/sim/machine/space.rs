@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ptr;
 
-use crate::backend::shared::{load, store};
+use crate::backend::shared;
 use crate::backend::{Address, Copy};
 use crate::error::OutOfMemory;
 use crate::op::{DeviceId, Memory};
@@ -37,6 +37,14 @@ pub(super) struct Space {
     registered: BTreeMap<u64, u64>,
     /// Memory freed while work was pending: the first task that cannot use it, and its address.
     leaving: VecDeque<(u64, Address)>,
+    pub(super) access: HostAccess,
+}
+
+/// How host memory is read and written: each returns whether it was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostAccess {
+    pub load: unsafe fn(u64, &mut [u8]) -> bool,
+    pub store: unsafe fn(u64, &[u8]) -> bool,
 }
 
 #[derive(Debug)]
@@ -108,6 +116,7 @@ impl Space {
             pinned: BTreeMap::new(),
             registered: BTreeMap::new(),
             leaving: VecDeque::new(),
+            access: HostAccess { load, store },
         }
     }
 
@@ -235,6 +244,18 @@ impl Drop for Space {
     }
 }
 
+unsafe fn load(at: u64, into: &mut [u8]) -> bool {
+    // SAFETY: the caller promises this.
+    unsafe { shared::load(at, into) };
+    true
+}
+
+unsafe fn store(at: u64, bytes: &[u8]) -> bool {
+    // SAFETY: the caller promises this.
+    unsafe { shared::store(at, bytes) };
+    true
+}
+
 fn free(base: u64, layout: Layout) {
     // SAFETY: `reserve_host` allocated it with this layout, and it was in the table until now, so
     // it was not freed before. No task that could use it is left.
@@ -273,8 +294,8 @@ impl Space {
         if at.0 < DEVICES {
             self.check_host(at, into.len(), host).ok_or(illegal)?;
             // SAFETY: see `check_host`.
-            unsafe { load(at.0, into) };
-            return Ok(());
+            let is_read = unsafe { (self.access.load)(at.0, into) };
+            return is_read.then_some(()).ok_or(illegal);
         }
         let mut done = 0;
         while done < into.len() {
@@ -297,8 +318,8 @@ impl Space {
         if at.0 < DEVICES {
             self.check_host(at, bytes.len(), host).ok_or(illegal)?;
             // SAFETY: see `check_host`.
-            unsafe { store(at.0, bytes) };
-            return Ok(());
+            let is_written = unsafe { (self.access.store)(at.0, bytes) };
+            return is_written.then_some(()).ok_or(illegal);
         }
         let mut done = 0;
         while done < bytes.len() {
