@@ -23,6 +23,10 @@ inline void needs(bool condition, const char *what) {
     exit(77);
 }
 
+/// So few values that malloc takes them from the heap, where freed memory stays mapped.
+constexpr int FEW = 4096;
+constexpr size_t FEW_BYTES = FEW * sizeof(float);
+
 inline float *device_memory(size_t bytes = BYTES) {
     float *memory;
     must(cudaMalloc(&memory, bytes));
@@ -69,6 +73,19 @@ static __global__ void scale(float *out, const float *in, float by, int count) {
 static __global__ void increase(float *values, float by, int count) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) values[i] += by;
+}
+
+static __global__ void pass_time(unsigned long long ns) {
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    while (now - start < ns);
+}
+
+/// Keeps a stream busy for 20 ms: what follows in it starts long after its call.
+inline void occupy(cudaStream_t stream) {
+    pass_time<<<1, 1, 0, stream>>>(20000000);
+    must(cudaGetLastError());
 }
 
 /// Prints the sum of an array of the device, once all its work is complete; returns the program's exit code.

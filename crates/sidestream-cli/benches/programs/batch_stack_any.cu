@@ -1,0 +1,36 @@
+// A batch copy may read a structure on the stack at any time until it is complete: also after the function has returned.
+// expect: error HOST_WAR|UAF
+
+#include "program.cuh"
+
+struct Header {
+    float values[64];
+};
+
+static void upload(void *to, cudaStream_t stream, bool repaired) {
+    Header header;
+    for (float &value : header.values) value = 1;
+    const void *from = &header;
+    size_t bytes = sizeof header, first_of = 0;
+    cudaMemcpyAttributes attributes = {cudaMemcpySrcAccessOrderAny};
+    must(cudaMemcpyBatchAsync(&to, &from, &bytes, 1, &attributes, &first_of, 1, stream)); // first
+    if (repaired) must(cudaStreamSynchronize(stream));
+}
+
+static float use_stack() {
+    float values[4096];
+    for (float &value : values) value = -1; // second
+    return values[17];
+}
+
+int main(int count, char **) {
+    const bool repaired = count > 1;
+    float *header = device_memory(sizeof(Header));
+    cudaStream_t stream = new_stream();
+
+    occupy(stream);
+    upload(header, stream, repaired);
+    printf("%g\n", use_stack());
+    must(cudaStreamSynchronize(stream)); // second
+    return finish(header, 64);
+}
