@@ -13,8 +13,25 @@ pub fn why_off() -> Option<String> {
     )
 }
 
+/// Ranges of memory of which the end is to be heard, of which there are none.
+pub mod ends {
+    /// A range of which the end is to be heard.
+    #[derive(Debug)]
+    pub enum Watched {}
+
+    /// Watches nothing.
+    pub fn watch(_: usize, _: usize) -> Option<Watched> {
+        None
+    }
+
+    /// Stops watching a range, of which there are none.
+    pub fn leave(watched: Watched) -> bool {
+        match watched {}
+    }
+}
+
 /// Leaves everything as it is.
-pub fn begin() {}
+pub fn begin(_: bool) {}
 
 /// Leaves everything as it is.
 pub fn end() {}
@@ -48,6 +65,16 @@ pub fn release(piece: Piece) {
 /// The address of the stand-in for a function of the C library: there are none.
 pub fn in_place_of(_: usize) -> Option<usize> {
     None
+}
+
+/// Reads nothing.
+pub fn read(_: usize, _: &mut [u8]) -> bool {
+    false
+}
+
+/// Reads nothing.
+pub fn read_some(_: usize, _: &mut [u8]) -> usize {
+    0
 }
 
 /// The name of the function with the code at this address: accesses are not recorded, so none is asked for.

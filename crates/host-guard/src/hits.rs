@@ -4,6 +4,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::lines::{self, Frames};
+use crate::stack::{Registers, Stack};
 use crate::system;
 
 /// The number of accesses that are kept until they are fetched. Further ones are only counted.
@@ -34,9 +35,18 @@ pub struct Hit {
     pub call: Option<&'static str>,
     /// The program's own lines at the access.
     pub frames: Frames,
+    /// The native stack of the thread at the access.
+    pub stack: Stack,
+    /// The first bytes from `start` on that a load read, or that were there before a store; none for a call.
+    pub before: [u8; Hit::BEFORE],
+    /// The number of these bytes: fewer than there is room for at the end of a page.
+    pub before_len: u8,
 }
 
 impl Hit {
+    /// The number of bytes that are kept of the memory.
+    pub const BEFORE: usize = 16;
+
     /// The name of the accessing function, or of its library.
     pub fn function(&self) -> Option<String> {
         system::function_at(self.code)
@@ -51,7 +61,7 @@ struct Room {
 // SAFETY: the thread that changed the state from FREE or READY to WRITING has exclusive access to the hit until it sets the state again.
 unsafe impl Sync for Room {}
 
-/// All zeros, so that it takes no space in the library's file: it would be half a megabyte.
+/// All zeros, so that it takes no space in the library's file: it would be more than a megabyte.
 static HITS: [Room; ROOM] = [const {
     Room {
         state: AtomicU8::new(FREE),
@@ -63,6 +73,9 @@ static HITS: [Room; ROOM] = [const {
             code: 0,
             call: None,
             frames: Frames::NONE,
+            stack: Stack::NONE,
+            before: [0; Hit::BEFORE],
+            before_len: 0,
         }),
     }
 }; ROOM];
@@ -96,9 +109,55 @@ pub fn this_thread() -> i32 {
     system::this_thread()
 }
 
+/// An access that the handler or a stand-in records.
+pub struct Access {
+    /// As in [`Hit`], as are the next ones.
+    pub start: usize,
+    /// The address after the last known byte.
+    pub end: usize,
+    /// Whether the access is a store.
+    pub store: bool,
+    /// The system call; `None` for a load or a store.
+    pub call: Option<&'static str>,
+    /// The registers at the access.
+    pub at: Registers,
+    /// The first bytes of the memory.
+    pub before: [u8; Hit::BEFORE],
+    /// The number of these bytes.
+    pub before_len: u8,
+}
+
+impl Access {
+    /// The access of a call that was made here.
+    pub fn of_call(
+        start: usize,
+        end: usize,
+        store: bool,
+        call: &'static str,
+        at: Registers,
+    ) -> Access {
+        Access {
+            start,
+            end,
+            store,
+            call: Some(call),
+            at,
+            before: [0; Hit::BEFORE],
+            before_len: 0,
+        }
+    }
+}
+
 /// Records an access. If the same line of this thread has just reached the end of the previous page, the recorded
 /// access is extended. The handler and the stand-ins call this: it takes no lock and allocates nothing.
-pub fn note(start: usize, end: usize, store: bool, code: usize, call: Option<&'static str>) {
+pub fn note(access: &Access) {
+    if !extends(access) {
+        keep(access);
+    }
+}
+
+/// Whether an access goes on where a recorded one ended, which is then extended.
+fn extends(access: &Access) -> bool {
     let thread = this_thread();
     let at = lines::place();
     for room in &HITS {
@@ -107,29 +166,43 @@ pub fn note(start: usize, end: usize, store: bool, code: usize, call: Option<&'s
         }
         // SAFETY: this thread has taken the slot.
         let known = unsafe { &mut *room.hit.get() };
+        // Where no line is known, the same function's frame stands for it.
         let goes_on = known.thread == thread
-            && known.store == store
+            && known.store == access.store
             && known.frames.place == at
-            && known.call == call
-            && start / system::page() == known.end.div_ceil(system::page());
+            && (at != (0, 0) || known.stack.sp == access.at.sp)
+            && known.call == access.call
+            && access.start / system::page() == known.end.div_ceil(system::page());
         if goes_on {
-            known.end = end;
+            known.end = access.end;
         }
         room.state.store(READY, Ordering::Release);
         if goes_on {
-            return;
+            return true;
         }
     }
+    false
+}
+
+/// Records an access as one of its own.
+pub fn keep(access: &Access) {
     let Some(room) = HITS.iter().find(|room| room.take(FREE)) else {
         LOST.fetch_add(1, Ordering::Relaxed);
         return;
     };
-    // SAFETY: this thread has taken the slot. The frames are written in place, since they are large and a handler's stack may be small.
+    // SAFETY: this thread has taken the slot. The lines and the stack are written in place, since they are large and a handler's stack may be small.
     unsafe {
         let hit = &mut *room.hit.get();
-        (hit.start, hit.end, hit.store) = (start, end, store);
-        (hit.thread, hit.code, hit.call) = (thread, code, call);
+        (hit.start, hit.end, hit.store) = (access.start, access.end, access.store);
+        (hit.thread, hit.call) = (this_thread(), access.call);
+        hit.code = if access.call.is_none() {
+            access.at.pc
+        } else {
+            0
+        };
+        (hit.before, hit.before_len) = (access.before, access.before_len);
         lines::read(&mut hit.frames);
+        hit.stack.read(access.at, lines::has_stacks());
     }
     room.state.store(READY, Ordering::Release);
     NOTED.fetch_add(1, Ordering::Release);

@@ -47,13 +47,14 @@
 //!   the pages, or they are not protected.
 //!
 //! # The modules, from the bottom up
-//! In `linux` `sys` (the C library) and `table` (what is protected); here `lines` (the program's current lines) and `hits` (recorded accesses); in
+//! In `linux` `sys` (the C library), `mask` and `table` (what is protected); here `lines` (the program's current lines) and `hits` (recorded accesses); in
 //! `linux` `watch` (whether memory may be protected), `handler`, `entries` (of the loader), `stand_ins`, and the functions
 //! that begin and end the observation. A module uses only those before it. On other systems and processors `elsewhere` takes the
 //! place of `linux`: nothing is protected there, and [`why_off`] says so.
 
 pub mod hits;
 pub mod lines;
+pub mod stack;
 #[cfg_attr(
     all(
         target_os = "linux",
@@ -77,16 +78,23 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("elsewhere.rs", include_str!("elsewhere.rs")),
     ("hits.rs", include_str!("hits.rs")),
     ("lines.rs", include_str!("lines.rs")),
+    ("stack.rs", include_str!("stack.rs")),
     ("linux/mod.rs", include_str!("linux/mod.rs")),
+    ("linux/allocators.rs", include_str!("linux/allocators.rs")),
+    ("linux/ends.rs", include_str!("linux/ends.rs")),
     ("linux/entries.rs", include_str!("linux/entries.rs")),
     ("linux/handler.rs", include_str!("linux/handler.rs")),
+    ("linux/mask.rs", include_str!("linux/mask.rs")),
+    ("linux/registers.rs", include_str!("linux/registers.rs")),
     ("linux/stand_ins.rs", include_str!("linux/stand_ins.rs")),
     ("linux/sys.rs", include_str!("linux/sys.rs")),
     ("linux/table.rs", include_str!("linux/table.rs")),
     ("linux/watch.rs", include_str!("linux/watch.rs")),
 ];
 
-pub use system::{Piece, begin, end, in_place_of, is_ready, off, page, protect, release, why_off};
+pub use system::{
+    Piece, begin, end, ends, in_place_of, is_ready, off, page, protect, read, release, why_off,
+};
 
 /// The whole pages in a range; start and end are equal if there are none.
 pub fn whole_pages(start: usize, end: usize) -> (usize, usize) {

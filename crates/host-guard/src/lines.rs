@@ -92,6 +92,8 @@ pub struct Source {
     pub place: fn() -> (usize, usize),
     /// Writes the lines that the calling thread is executing.
     pub read: fn(&mut Frames),
+    /// Whether the native stack of an access is copied as well.
+    pub stack: bool,
 }
 
 static SOURCE: OnceLock<Source> = OnceLock::new();
@@ -103,6 +105,10 @@ pub fn come_from(source: Source) {
 
 pub(crate) fn place() -> (usize, usize) {
     SOURCE.get().map_or((0, 0), |source| (source.place)())
+}
+
+pub(crate) fn has_stacks() -> bool {
+    SOURCE.get().is_some_and(|source| source.stack)
 }
 
 pub(crate) fn read(into: &mut Frames) {

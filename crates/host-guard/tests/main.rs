@@ -43,7 +43,7 @@ fn watched() -> Watched {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     recorded();
-    host_guard::begin();
+    host_guard::begin(false);
     assert_eq!(host_guard::why_off(), None);
     assert!(host_guard::is_ready());
     Watched(one)
@@ -332,14 +332,14 @@ fn faults_of_others_go_to_the_previous_handler_which_is_restored() {
     host_guard::end();
     let real = libc::sigaction as *const () as usize;
     let before = set_other(real);
-    host_guard::begin();
+    host_guard::begin(false);
     both_faults();
     host_guard::end();
     let found = set_other(real);
     assert_eq!(found.sa_sigaction, others_handler as *const () as usize);
     // SAFETY: this is the previous action.
     unsafe { libc::sigaction(libc::SIGSEGV, &before, null_mut()) };
-    host_guard::begin();
+    host_guard::begin(false);
     drop(one);
 }
 
@@ -368,7 +368,7 @@ fn a_forked_child_has_all_pages_open_and_watches_nothing() {
         let noted = hits::noted();
         pages.store(1, pages.load(page()) + 1);
         release(piece);
-        host_guard::begin();
+        host_guard::begin(false);
         let is_right = hits::noted() == noted && pages.load(1) == 1 && !host_guard::is_ready();
         host_guard::end();
         // SAFETY: as above.
@@ -438,7 +438,11 @@ fn read(into: &mut Frames) {
 #[test]
 fn an_access_has_the_lines_of_the_program_and_continues_from_page_to_page() {
     let _watched = watched();
-    lines::come_from(lines::Source { place, read });
+    lines::come_from(lines::Source {
+        place,
+        read,
+        stack: false,
+    });
     let pages = Pages::new(4);
     let piece = pages.protect(0, 4, false).unwrap();
     SAYS.store(true, Ordering::SeqCst);

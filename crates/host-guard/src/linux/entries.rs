@@ -8,28 +8,54 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{sys, table};
+use super::{ends, sys, table};
 
 /// The number of loads and unloads of libraries when their entries were last scanned.
 static LOADED: AtomicU64 = AtomicU64::new(u64::MAX);
-/// The changed entries, with their original values.
-static CHANGED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+/// The changed entries: where each is, its original value, and its value since then.
+static CHANGED: Mutex<Vec<(usize, usize, usize)>> = Mutex::new(Vec::new());
 
 /// A function that replaces another one.
 #[derive(Clone, Copy)]
 pub struct StandIn {
+    /// The name of the real function.
+    pub name: &'static CStr,
     pub address: usize,
-    /// Where to store the address of the real function, if it is not known otherwise.
-    pub real: Option<&'static AtomicUsize>,
+    pub real: Real,
+}
+
+/// Which function a stand-in calls.
+#[derive(Clone, Copy)]
+pub enum Real {
+    /// The C library's, by its name.
+    Itself,
+    /// The one that the entry held, whose address is to be stored here.
+    Replaced(&'static AtomicUsize),
+    /// The process's, whose address is here. Zero if it has none; an entry that holds another function stays.
+    Allocator(&'static AtomicUsize),
 }
 
 impl StandIn {
     /// Stores the address of the function that this one is about to replace.
     pub fn stands_for(self, real: usize) {
-        if let Some(at) = self.real {
+        if let Real::Replaced(at) = self.real {
             at.store(real, Ordering::Release);
         }
     }
+
+    /// Whether the function is replaced now.
+    pub fn is_used(&self) -> bool {
+        match self.real {
+            Real::Allocator(at) => ends::hears() && at.load(Ordering::Relaxed) != 0,
+            _ => true,
+        }
+    }
+}
+
+/// The address of the function that a program finds by this name; zero if there is none.
+pub fn found(name: &CStr) -> usize {
+    // SAFETY: the name ends with a zero byte.
+    unsafe { sys::dlsym(sys::RTLD_DEFAULT, name.as_ptr()) as usize }
 }
 
 /// Returns the stand-in for a function with this name.
@@ -46,8 +72,8 @@ pub fn look_again(named: Named) {
 pub fn restore() {
     let changed = std::mem::take(&mut *CHANGED.lock().unwrap_or_else(PoisonError::into_inner));
     change(|entries| {
-        for (entry, before) in &changed {
-            entries.set(*entry, *before);
+        for (entry, before, now) in &changed {
+            entries.set(*entry, *now, *before);
         }
     });
 }
@@ -98,19 +124,20 @@ impl Entries {
         Entries { maps }
     }
 
-    /// Sets an entry, if its page is still mapped.
-    fn set(&self, entry: usize, to: usize) -> bool {
+    /// Sets an entry, if its page is still mapped and it holds this value.
+    fn set(&self, entry: usize, from: usize, to: usize) -> bool {
         let at = self.maps.partition_point(|map| map.1 <= entry);
-        let Some(&(from, _, writable)) = self.maps.get(at) else {
+        let Some(&(first, _, writable)) = self.maps.get(at) else {
             return false;
         };
-        if entry < from {
+        // SAFETY: the entry is mapped, since it was a moment ago and nothing is unloaded meanwhile.
+        let holds = |entry| unsafe { (*(entry as *const AtomicUsize)).load(Ordering::SeqCst) };
+        if entry < first || holds(entry) != from {
             return false;
         }
         let page = table::page();
         let start = (entry / page * page) as *mut c_void;
-        // SAFETY: the entry is mapped, since it was a moment ago and nothing is unloaded meanwhile. The loader makes
-        // entries read-only once it has filled them in, which is undone for this one and then restored; a word is
+        // SAFETY: as above. The loader makes entries read-only once it has filled them in, which is undone for this one and then restored; a word is
         // stored atomically.
         unsafe {
             if !writable && sys::mprotect(start, page, sys::PROT_READ | sys::PROT_WRITE) != 0 {
@@ -128,22 +155,81 @@ impl Entries {
 /// Scans the entries of all libraries.
 pub fn look(named: Named) {
     let count = loaded();
-    let entries = Entries::now();
-    let mut changed = CHANGED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut look = Look {
         named,
-        entries: &entries,
-        changed: &mut changed,
+        calls: Vec::new(),
     };
     // SAFETY: the function has the required signature, and its argument outlives the call.
     unsafe { sys::dl_iterate_phdr(library, (&raw mut look).cast()) };
+    // Names are looked up here, where the loader has no lock.
+    look.calls.retain_mut(Call::finds_real);
+    let mut changed = CHANGED.lock().unwrap_or_else(PoisonError::into_inner);
+    change(|entries| {
+        for Call {
+            entry, before, to, ..
+        } in &look.calls
+        {
+            if entries.set(*entry, *before, to.address) {
+                changed.push((*entry, *before, to.address));
+            }
+        }
+    });
     LOADED.store(count, Ordering::Relaxed);
 }
 
-struct Look<'a> {
+struct Look {
     named: Named,
-    entries: &'a Entries,
-    changed: &'a mut Vec<(usize, usize)>,
+    calls: Vec<Call>,
+}
+
+/// An entry to be redirected.
+struct Call {
+    entry: usize,
+    before: usize,
+    to: StandIn,
+    /// Whether the loader has not filled the entry in: the first call through it does.
+    is_open: bool,
+    /// Whether the process takes this library's way to the function for the function itself, as that of a program
+    /// that is not position-independent.
+    is_address: bool,
+}
+
+impl Call {
+    /// Determines the real function. Returns whether the entry is redirected. A stand-in must not call the real
+    /// function through an entry that is redirected to itself, or that the loader fills in at the call.
+    fn finds_real(&mut self) -> bool {
+        match self.to.real {
+            Real::Itself => !self.is_address,
+            Real::Replaced(_) if self.is_address => false,
+            Real::Replaced(_) => {
+                let real = if self.is_open { found(self.to.name) } else { 0 };
+                self.to
+                    .stands_for(if real == 0 { self.before } else { real });
+                true
+            }
+            Real::Allocator(real) if self.is_address => {
+                if self.is_open {
+                    let call = found(self.to.name);
+                    type Words = unsafe extern "C" fn(usize, usize, usize);
+                    // SAFETY: the function frees nothing for a null pointer, and the loader fills the entry in.
+                    unsafe { std::mem::transmute::<usize, Words>(call)(0, 0, 0) };
+                    let entry = self.entry as *const AtomicUsize;
+                    // SAFETY: a program is never unloaded.
+                    let now = unsafe { (*entry).load(Ordering::SeqCst) };
+                    if now == self.before {
+                        return false;
+                    }
+                    self.before = now;
+                }
+                real.store(self.before, Ordering::Release);
+                true
+            }
+            Real::Allocator(real) => {
+                let known = [real.load(Ordering::Acquire), found(self.to.name)];
+                self.is_open || known.contains(&self.before)
+            }
+        }
+    }
 }
 
 /// Whether a library's calls are not redirected: the C library, the loader, and the driver's libraries.
@@ -185,7 +271,7 @@ unsafe extern "C" fn library(info: *mut sys::dl_phdr_info, _: usize, look: *mut 
     // format, which the loader itself has read already. `look` is the argument that the function `look` passed.
     unsafe {
         let info = &*info;
-        let look = &mut *look.cast::<Look<'_>>();
+        let look = &mut *look.cast::<Look>();
         let base = info.dlpi_addr;
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize);
         let own = library as *const () as usize;
@@ -240,25 +326,20 @@ unsafe extern "C" fn library(info: *mut sys::dl_phdr_info, _: usize, look: *mut 
                     continue;
                 }
                 if let Some(to) = (look.named)(name.to_bytes()) {
-                    look.lead(base + one.r_offset as usize, to);
+                    let entry = base + one.r_offset as usize;
+                    let before = (*(entry as *const AtomicUsize)).load(Ordering::SeqCst);
+                    if before != to.address && before != 0 {
+                        look.calls.push(Call {
+                            entry,
+                            before,
+                            to,
+                            is_open: has(before),
+                            is_address: symbol.st_value != 0,
+                        });
+                    }
                 }
             }
         }
     }
     0
-}
-
-impl Look<'_> {
-    /// Redirects an entry to a stand-in.
-    fn lead(&mut self, entry: usize, to: StandIn) {
-        // SAFETY: `entry` is in a loaded library: a word that every call reads.
-        let before = unsafe { (*(entry as *const AtomicUsize)).load(Ordering::SeqCst) };
-        if before == to.address || before == 0 {
-            return;
-        }
-        to.stands_for(before);
-        if self.entries.set(entry, to.address) {
-            self.changed.push((entry, before));
-        }
-    }
 }

@@ -6,9 +6,8 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use super::{sys, table};
-use crate::hits;
-use crate::hits::this_thread;
+use super::{registers, sys, table};
+use crate::hits::{self, Access, Hit, this_thread};
 
 /// Handlers of others, in the order in which they were found installed instead of ours. The first was installed
 /// before ours. An action that an entry points to is never changed or freed: the handler may be reading it.
@@ -163,44 +162,6 @@ pub fn uninstall() {
     });
 }
 
-/// What the processor reports of a fault: whether it was a store, and the address of the code.
-///
-/// # Safety
-/// `context` is what the system passed to a handler.
-unsafe fn what(context: *mut c_void) -> (bool, usize) {
-    // SAFETY: the caller guarantees it. The places are those of the kernel's `struct ucontext`.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        {
-            // After five words come the registers, from zero on: 16 is the instruction pointer, 19 the error code.
-            let register = |at: usize| *context.cast::<usize>().add(5 + at);
-            // Bit 1 of a page fault's error code is set for a store.
-            (register(19) & 2 != 0, register(16))
-        }
-        #[cfg(target_arch = "aarch64")]
-        {
-            let machine = context as usize + 176;
-            let code = *((machine + 264) as *const usize);
-            // After 35 words of registers, aligned to 16 bytes, come records with a magic number and a size each. In
-            // the record with the magic number "ESR", bit 6 is set for a store.
-            let mut record = machine + 288;
-            let end = record + 4096;
-            while record + 16 <= end {
-                let mark = *(record as *const u32);
-                let size = *((record + 4) as *const u32) as usize;
-                if mark == 0x4553_5201 {
-                    return (*((record + 8) as *const u64) & (1 << 6) != 0, code);
-                }
-                if mark == 0 || size == 0 {
-                    break;
-                }
-                record += size;
-            }
-            (true, code)
-        }
-    }
-}
-
 /// Records an access to protected pages and opens them; all other faults go to the other handlers.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut sys::siginfo_t, context: *mut c_void) {
     // SAFETY: the system calls this with the arguments that the flags require. `errno` is thread-local.
@@ -211,14 +172,29 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut sys::siginfo_t, context:
         let is_fault = (*info).si_code > 0;
         if is_fault {
             let address = (*info).si_addr;
-            let (store, code) = what(context);
+            let (store, at) = registers::at_fault(context);
             if table::open_page(address, store) {
-                hits::note(address, address + 1, store, code, None);
+                let mut access = Access {
+                    start: address,
+                    end: address + 1,
+                    store,
+                    call: None,
+                    at,
+                    before: [0; Hit::BEFORE],
+                    before_len: 0,
+                };
+                // The page is open from here on.
+                let page = table::page();
+                let count = (page - address % page).min(Hit::BEFORE);
+                let from = address as *const u8;
+                (0..count).for_each(|byte| access.before[byte] = from.add(byte).read_volatile());
+                access.before_len = count as u8;
+                hits::note(&access);
                 *error = before;
                 return;
             }
             // Code 2 is an access that the protection of a mapped page does not allow.
-            if (*info).si_code == 2 && is_first(address, code) {
+            if (*info).si_code == 2 && is_first(address, at.pc) {
                 *error = before;
                 return;
             }

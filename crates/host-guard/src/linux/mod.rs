@@ -1,7 +1,11 @@
 //! The guard on Linux: its tables, its handler, and the functions that begin and end the observation.
 
+mod allocators;
+pub mod ends;
 mod entries;
 mod handler;
+mod mask;
+mod registers;
 mod stand_ins;
 mod sys;
 mod table;
@@ -20,11 +24,16 @@ static ASKED: AtomicUsize = AtomicUsize::new(0);
 /// instructions.
 const OFTEN: usize = 256;
 
-/// Begins the observation: from here on memory may be protected.
-pub fn begin() {
+/// Begins the observation: from here on memory may be protected. With `ends`, the calls that free memory are redirected
+/// too, so that the end of memory can be heard ([`ends::watch`]).
+pub fn begin(ends: bool) {
     if watch::is_child() {
         return;
     }
+    if ends {
+        allocators::begin();
+    }
+    ends::hear(ends);
     stand_ins::begin();
     ASKED.store(0, Ordering::Relaxed);
     watch::begin();
@@ -41,6 +50,7 @@ pub fn end() {
         return;
     }
     watch::end();
+    ends::hear(false);
     entries::restore();
     handler::uninstall();
 }
@@ -69,8 +79,39 @@ fn has_ring() -> bool {
     links.any(|link| link.to_string_lossy().contains("[io_uring]"))
 }
 
-/// The name of the function with the code at this address, or of its library.
-pub fn function_at(code: usize) -> Option<String> {
+/// Copies memory that may be gone, or protected against loads. Returns whether it was all readable.
+pub fn read(at: usize, into: &mut [u8]) -> bool {
+    read_some(at, into) == into.len()
+}
+
+/// Copies memory up to where it is no longer readable, but to the end of some page if there is room. Returns the number of bytes.
+pub fn read_some(at: usize, into: &mut [u8]) -> usize {
+    let end = at.saturating_add(into.len());
+    let own = sys::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    // The system copies whole pieces: the first pages are pieces of their own.
+    let mut from = at;
+    let pieces: [sys::iovec; 4] = std::array::from_fn(|piece| {
+        let to = if piece == 3 {
+            end
+        } else {
+            end.min((from / page() + 1) * page())
+        };
+        let start = std::mem::replace(&mut from, to);
+        sys::iovec {
+            iov_base: start as *mut c_void,
+            iov_len: to - start,
+        }
+    });
+    // SAFETY: the system writes only to `into`; what it cannot read ends the call.
+    let read = unsafe { sys::process_vm_readv(sys::getpid(), &own, 1, pieces.as_ptr(), 4, 0) };
+    read.max(0) as usize
+}
+
+/// What the loader says of an address: the start and the name of its library, and the name of its function.
+fn at_address(code: usize) -> Option<(usize, String, Option<String>)> {
     // SAFETY: all zeros are a valid value.
     let mut found: sys::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: `dladdr` accepts any address.
@@ -87,7 +128,18 @@ pub fn function_at(code: usize) -> Option<String> {
     };
     let file = text(found.dli_fname)?;
     let library = file.rsplit('/').next().unwrap_or(&file).to_owned();
-    Some(match text(found.dli_sname) {
+    Some((found.dli_fbase as usize, library, text(found.dli_sname)))
+}
+
+/// The library with this address: where it starts, and its name.
+fn library_at(address: usize) -> Option<(usize, String)> {
+    at_address(address).map(|(start, library, _)| (start, library))
+}
+
+/// The name of the function with the code at this address, or of its library.
+pub fn function_at(code: usize) -> Option<String> {
+    let (_, library, function) = at_address(code)?;
+    Some(match function {
         Some(function) => format!("{function} in {library}"),
         None => library,
     })

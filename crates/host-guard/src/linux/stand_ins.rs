@@ -20,11 +20,11 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::entries::StandIn;
+use super::entries::{Real, StandIn};
 use super::sys::{iovec, mmsghdr, msghdr};
 use super::table::{self, InCall};
-use super::{entries, handler, sys, watch};
-use crate::hits;
+use super::{allocators, ends, entries, handler, registers, sys, watch};
+use crate::hits::{self, Access};
 
 /// Runs a call that uses these bytes, and records what it did: `call` returns how many bytes it used.
 fn with(
@@ -54,7 +54,8 @@ fn note(start: usize, end: usize, store: bool, name: &'static str) {
     unsafe {
         let error = sys::__errno_location();
         let before = *error;
-        hits::note(start, end, store, 0, Some(name));
+        let access = Access::of_call(start, end, store, name, registers::here());
+        hits::note(&access);
         *error = before;
     }
 }
@@ -384,9 +385,34 @@ unsafe extern "C" fn signal(signal: c_int, new: usize) -> usize {
 
 /// Unmapped memory is no longer protected: what is mapped there next does not belong to the check.
 unsafe extern "C" fn munmap(at: *mut c_void, bytes: usize) -> c_int {
-    table::forget(at as usize, (at as usize).saturating_add(bytes));
+    let (start, end) = (at as usize, (at as usize).saturating_add(bytes));
+    table::forget(start, end);
+    if start.is_multiple_of(table::page()) {
+        ends::ended(start, end, "munmap", usize::MAX);
+    }
     // SAFETY: the arguments are those of the replaced call.
     unsafe { sys::munmap(at, bytes) }
+}
+
+/// Like `munmap`, for what moves elsewhere or becomes smaller. Its last argument counts only with some flags.
+unsafe extern "C" fn mremap(
+    at: *mut c_void,
+    bytes: usize,
+    new: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    let (start, end) = (at as usize, (at as usize).saturating_add(bytes));
+    table::forget(start, end);
+    let first = ends::so_far();
+    // SAFETY: the arguments are those of the replaced call.
+    let moved = unsafe { sys::mremap(at, bytes, new, flags, to) };
+    if moved == at {
+        ends::ended(start.saturating_add(new), end, "mremap", first);
+    } else if moved.addr() != usize::MAX {
+        ends::ended(start, end, "mremap", first);
+    }
+    moved
 }
 
 /// `syscall` with six arguments, of which the kernel reads as many as the call has.
@@ -552,16 +578,12 @@ unsafe extern "C" fn found(library: *mut c_void, name: *const c_char) -> *mut c_
 pub fn in_place_of(real: usize) -> Option<usize> {
     static KNOWN: OnceLock<HashMap<usize, StandIn>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {
-        let real = |(name, stand_in): &(&CStr, StandIn)| {
-            // SAFETY: the name is looked up in the scope in which all programs find the C library's functions.
-            let real = unsafe { sys::dlsym(sys::RTLD_DEFAULT, name.as_ptr()) };
-            (real as usize, *stand_in)
-        };
+        let real = |stand_in: &StandIn| (entries::found(stand_in.name), *stand_in);
         let mut known: HashMap<_, _> = all().iter().map(real).collect();
         known.remove(&0);
         known
     });
-    let to = known.get(&real)?;
+    let to = known.get(&real).filter(|to| to.is_used())?;
     to.stands_for(real);
     Some(to.address)
 }
@@ -621,12 +643,12 @@ pub fn of(name: &[u8]) -> Option<StandIn> {
     static KNOWN: OnceLock<HashMap<&[u8], StandIn>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {
         let all = all().into_iter();
-        all.map(|(name, to)| (name.to_bytes(), to)).collect()
+        all.map(|to| (to.name.to_bytes(), to)).collect()
     });
-    known.get(name).copied()
+    known.get(name).copied().filter(StandIn::is_used)
 }
 
-fn all() -> Vec<(&'static CStr, StandIn)> {
+fn all() -> Vec<StandIn> {
     macro_rules! listed {
         ($($($name:literal)|+ => $to:path,)+) => {
             vec![$($(($name, $to as *const () as usize)),+),+]
@@ -667,18 +689,21 @@ fn all() -> Vec<(&'static CStr, StandIn)> {
         c"sigaction" => sigaction,
         c"signal" => signal,
         c"munmap" => munmap,
+        c"mremap" => mremap,
         c"syscall" => syscall,
         c"__errno_location" => errno_location,
         c"dlsym" => dlsym,
     };
-    let known = known.into_iter().map(|(name, address)| {
-        let real = None;
-        (name, StandIn { address, real })
+    let known = known.into_iter().map(|(name, address)| StandIn {
+        name,
+        address,
+        real: Real::Itself,
     });
     let by_words = NAMES.iter().zip(BY_WORDS).zip(&REAL);
-    let by_words = by_words.map(|((name, to), real)| {
-        let (address, real) = (*to as *const () as usize, Some(real));
-        (*name, StandIn { address, real })
+    let by_words = by_words.map(|((name, to), real)| StandIn {
+        name,
+        address: *to as *const () as usize,
+        real: Real::Replaced(real),
     });
-    known.chain(by_words).collect()
+    known.chain(by_words).chain(allocators::all()).collect()
 }

@@ -17,6 +17,7 @@ unsafe extern "C" {
     pub fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     pub fn getpid() -> c_int;
     pub fn mprotect(at: *mut c_void, bytes: usize, protection: c_int) -> c_int;
+    pub fn mremap(at: *mut c_void, bytes: usize, new: usize, flags: c_int, ...) -> *mut c_void;
     pub fn munmap(at: *mut c_void, bytes: usize) -> c_int;
     pub fn pthread_atfork(before: ForkHook, parent: ForkHook, child: ForkHook) -> c_int;
     pub fn pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int;

@@ -5,11 +5,9 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
+use super::mask::{Mask, SLOTS};
 use super::sys;
 
-/// The maximum number of ranges that are protected at once. Each may add two mappings, and each opened page two more;
-/// a process has 65,530 unless the system is configured otherwise.
-const SLOTS: usize = 1024;
 /// The number of system calls that may use memory at once. While there are more, nothing is protected.
 const CALLS: usize = 128;
 /// The size of the smallest huge page.
@@ -40,8 +38,9 @@ static SLOT: [Slot; SLOTS] = [const {
         turn: AtomicU32::new(0),
     }
 }; SLOTS];
-/// The number of slots that were ever used.
-static USED: AtomicUsize = AtomicUsize::new(0);
+static TAKEN: Mask = Mask::new();
+/// The number of slots in use.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The number of releases: a fault may belong to a page that was opened before the fault was handled.
 static RELEASES: AtomicUsize = AtomicUsize::new(0);
 /// The lock of all changes to the table.
@@ -79,7 +78,8 @@ pub fn page() -> usize {
     }
 }
 
-/// The number of ranges that may be protected at once.
+/// The maximum number of ranges that are protected at once. Each may add two mappings, and each opened page two more;
+/// a process has 65,530 unless the system is configured otherwise.
 fn bound() -> usize {
     static BOUND: AtomicUsize = AtomicUsize::new(0);
     static ASK: Once = Once::new();
@@ -148,12 +148,10 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
         let (from, to) = bounds(slot);
         from <= start && start < to
     };
-    if !loads && !live().any(is_protected) && !is_writable(start) {
+    if !loads && !live().any(|at| is_protected(&SLOT[at])) && !is_writable(start) {
         return None;
     }
-    let is_free = |slot: &Slot| slot.state.load(Ordering::Relaxed) == FREE;
-    // The first free slot is used, so that readers scan no more slots than were ever used at once.
-    let at = SLOT[..bound()].iter().position(is_free)?;
+    let at = TAKEN.take(bound())?;
     let slot = &SLOT[at];
     // The counter changes before the bounds, so that a thread that reads the bounds meanwhile notices the change.
     let turn = slot.turn.fetch_add(1, Ordering::SeqCst) + 1;
@@ -161,13 +159,23 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
     slot.end.store(end, Ordering::SeqCst);
     slot.loads.store(loads, Ordering::SeqCst);
     slot.state.store(PREPARING, Ordering::SeqCst);
-    USED.fetch_max(at + 1, Ordering::SeqCst);
+    COUNT.fetch_add(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     // SAFETY: the caller guarantees it.
     let done = !is_in_call(start, end) && unsafe { close(start, end, loads) };
-    slot.state
-        .store(if done { LIVE } else { FREE }, Ordering::SeqCst);
-    done.then_some(Piece { slot: at, turn })
+    if !done {
+        give(at);
+        return None;
+    }
+    slot.state.store(LIVE, Ordering::SeqCst);
+    Some(Piece { slot: at, turn })
+}
+
+/// Frees a slot whose pages are open.
+fn give(at: usize) {
+    SLOT[at].state.store(FREE, Ordering::SeqCst);
+    COUNT.fetch_sub(1, Ordering::SeqCst);
+    TAKEN.give(at);
 }
 
 /// # Safety
@@ -194,16 +202,15 @@ pub fn release(piece: Piece) {
     let (start, end) = bounds(slot);
     // SAFETY: the caller that protected the pages guarantees that they are mapped, readable and writable.
     unsafe { set(start, end, sys::PROT_READ | sys::PROT_WRITE) };
-    slot.state.store(FREE, Ordering::SeqCst);
+    give(piece.slot);
     RELEASES.fetch_add(1, Ordering::Relaxed);
     // Pages that another slot covers stay protected: first those against stores only, then those against loads.
     let meets = |other: &&Slot| {
         let (from, to) = bounds(other);
         from < end && start < to
     };
-    let others: Vec<&Slot> = live().filter(meets).collect();
     for loads in [false, true] {
-        for other in &others {
+        for other in live().map(|at| &SLOT[at]).filter(meets) {
             if other.loads.load(Ordering::Relaxed) != loads {
                 continue;
             }
@@ -237,24 +244,25 @@ pub fn release_all() {
 /// The memory is about to be unmapped: overlapping ranges are opened, and their slots freed.
 pub fn forget(start: usize, end: usize) {
     let meets = |from: usize, to: usize| from < end && start < to;
-    if !seen().any(|(_, from, to)| meets(from, to)) {
+    if !has_any() || !seen().any(|(_, from, to)| meets(from, to)) {
         return;
     }
     let _owner = owner();
-    for slot in live() {
-        let (from, to) = bounds(slot);
+    for at in live() {
+        let (from, to) = bounds(&SLOT[at]);
         if meets(from, to) {
             // SAFETY: as in `release`.
             unsafe { set(from, to, sys::PROT_READ | sys::PROT_WRITE) };
-            slot.state.store(FREE, Ordering::SeqCst);
+            give(at);
         }
     }
     RELEASES.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Whether any page is protected.
+#[inline]
 pub fn has_any() -> bool {
-    seen().next().is_some()
+    COUNT.load(Ordering::Relaxed) > 0
 }
 
 /// The end of the protected range that contains an address, if there is one.
@@ -265,11 +273,11 @@ pub fn end_at(address: usize) -> Option<usize> {
 
 /// Opens all pages without taking the lock: in a forked child it may be held by a thread that does not exist there.
 pub fn open_all() {
-    for slot in live() {
-        let (start, end) = bounds(slot);
+    for at in live() {
+        let (start, end) = bounds(&SLOT[at]);
         // SAFETY: as in `release`.
         unsafe { set(start, end, sys::PROT_READ | sys::PROT_WRITE) };
-        slot.state.store(FREE, Ordering::SeqCst);
+        give(at);
     }
 }
 
@@ -281,16 +289,15 @@ fn bounds(slot: &Slot) -> (usize, usize) {
 }
 
 /// The slots in use, for a caller that has the lock.
-fn live() -> impl Iterator<Item = &'static Slot> {
-    let used = USED.load(Ordering::SeqCst);
-    let some = SLOT[..used].iter();
-    some.filter(|slot| slot.state.load(Ordering::SeqCst) != FREE)
+fn live() -> impl Iterator<Item = usize> {
+    let is_live = |at: &usize| SLOT[*at].state.load(Ordering::SeqCst) != FREE;
+    TAKEN.used().filter(is_live)
 }
 
 /// The slots in use with their bounds, without the lock: both bounds belong to the same use.
 fn seen() -> impl Iterator<Item = (&'static Slot, usize, usize)> {
-    let used = USED.load(Ordering::SeqCst);
-    SLOT[..used].iter().filter_map(|slot| {
+    TAKEN.used().filter_map(|at| {
+        let slot = &SLOT[at];
         loop {
             let turn = slot.turn.load(Ordering::SeqCst);
             if slot.state.load(Ordering::SeqCst) == FREE {

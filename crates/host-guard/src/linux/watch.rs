@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use super::{sys, table};
+use super::{ends, sys, table};
 
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 static OFF: Mutex<Option<String>> = Mutex::new(None);
@@ -58,6 +58,7 @@ fn watch_forks() {
     unsafe extern "C" fn in_child() {
         // Only system calls are made, as is required in a fork handler.
         table::open_all();
+        ends::leave_all();
         IS_CHILD.store(true, Ordering::SeqCst);
         IS_WATCHED.store(false, Ordering::SeqCst);
     }

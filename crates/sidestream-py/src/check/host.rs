@@ -522,7 +522,7 @@ impl Recorder {
         frames::learn(py);
         self.fetched.store(hits::noted(), Ordering::Relaxed);
         hits::take(|_| ());
-        host_guard::begin();
+        host_guard::begin(false);
         *self.keep.lock() = Some(keep);
         self.core.lock().watch_host(true);
     }
