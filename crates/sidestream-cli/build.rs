@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use sidestream_inject::SOURCES;
+use sidestream_inject::{GUARD_SOURCES, SOURCES};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -28,42 +28,54 @@ fn main() {
 }
 
 fn compiled(out: &Path, target: &str) -> Result<Vec<u8>, String> {
-    let folder = out.join("inject");
-    for (name, text) in SOURCES {
+    let guard = out.join("libhost_guard.rlib");
+    rustc(out, "host_guard", GUARD_SOURCES, target, &guard, &["rlib"])?;
+    let library = out.join("libsidestream_inject.so");
+    let uses = format!("host_guard={}", guard.display());
+    let options = ["cdylib", "--extern", &uses, "-C", "strip=symbols"];
+    rustc(
+        out,
+        "sidestream_inject",
+        SOURCES,
+        target,
+        &library,
+        &options,
+    )?;
+    fs::read(&library).map_err(|error| format!("{}: {error}", library.display()))
+}
+
+/// Compiles a crate from its sources; the options begin with its type.
+fn rustc(
+    out: &Path,
+    name: &str,
+    sources: &[(&str, &str)],
+    target: &str,
+    into: &Path,
+    options: &[&str],
+) -> Result<(), String> {
+    let folder = out.join(name);
+    for (name, text) in sources {
         let file = folder.join(name);
         let parent = file.parent().unwrap_or(&folder);
         let written = fs::create_dir_all(parent).and_then(|()| fs::write(&file, text));
         written.map_err(|error| format!("{}: {error}", file.display()))?;
     }
-    let library = out.join("libsidestream_inject.so");
     let mut rustc = Command::new(env::var_os("RUSTC").expect("Cargo sets it"));
-    rustc.args([
-        "--crate-name",
-        "sidestream_inject",
-        "--crate-type",
-        "cdylib",
-        "--edition",
-        "2024",
-        "--cfg",
-        "injected",
-    ]);
-    rustc.args([
-        "-C",
-        "opt-level=2",
-        "-C",
-        "strip=symbols",
-        "-C",
-        "panic=unwind",
-    ]);
+    rustc.args(["--crate-name", name, "--edition", "2024"]);
+    rustc.args(["--cfg", "injected", "-C", "opt-level=2"]);
+    rustc
+        .args(["-C", "panic=unwind", "--crate-type"])
+        .args(options);
     // The programs that are watched use the C library of their system, even if the command is linked statically with another.
     rustc.arg("--target").arg(target.replace("-musl", "-gnu"));
     if let Some(linker) = env::var_os("RUSTC_LINKER") {
         rustc.arg("-C").arg(format!("linker={}", linker.display()));
     }
-    rustc.arg("-o").arg(&library).arg(folder.join("lib.rs"));
+    rustc.arg("-o").arg(into).arg(folder.join("lib.rs"));
     let done = rustc.output().map_err(|error| format!("rustc: {error}"))?;
-    if !done.status.success() {
-        return Err(String::from_utf8_lossy(&done.stderr).replace('\n', " "));
+    if done.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&done.stderr).replace('\n', " "))
     }
-    fs::read(&library).map_err(|error| format!("{}: {error}", library.display()))
 }

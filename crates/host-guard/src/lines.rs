@@ -67,6 +67,11 @@ impl Frames {
         }; Frames::MOST],
     };
 
+    /// The identity of the innermost line, as its source gives it; zeros if there is none.
+    pub fn place(&self) -> (usize, usize) {
+        self.place
+    }
+
     /// The slot for the next outer line, which has this identity; `None` if all are used.
     pub fn next(&mut self, place: (usize, usize)) -> Option<&mut Line> {
         let line = self.lines.get_mut(self.count)?;

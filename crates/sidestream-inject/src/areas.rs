@@ -143,6 +143,22 @@ impl Area {
         (side(first + 11), side(first))
     }
 
+    /// The first address, and the address after the last byte.
+    pub fn bounds(self) -> (u64, u64) {
+        let rows = self.pitch.saturating_mul(self.rows.saturating_sub(1));
+        let slices = self.slice.saturating_mul(self.slices.saturating_sub(1));
+        let bytes = rows.saturating_add(slices).saturating_add(self.width);
+        let is_empty = self.rows == 0 || self.slices == 0;
+        let bytes = if is_empty { 0 } else { bytes };
+        (self.start, self.start.saturating_add(bytes))
+    }
+
+    /// Whether nothing is between the rows.
+    pub fn is_dense(self) -> bool {
+        let rows = self.rows <= 1 || self.width >= self.pitch;
+        rows && (self.slices <= 1 || self.slice <= self.pitch.saturating_mul(self.rows))
+    }
+
     /// The first address and the length of each row, or of the whole if there is nothing between the rows.
     pub fn parts(self) -> impl Iterator<Item = (u64, u64)> {
         let Area {
@@ -153,9 +169,7 @@ impl Area {
             slice,
             slices,
         } = self;
-        let is_dense =
-            (rows <= 1 || width >= pitch) && (slices <= 1 || slice <= pitch.saturating_mul(rows));
-        let (rows, slices, width) = if is_dense {
+        let (rows, slices, width) = if self.is_dense() {
             (1, 1, width.saturating_mul(rows).saturating_mul(slices))
         } else {
             (rows, slices, width)

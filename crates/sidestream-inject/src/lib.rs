@@ -17,6 +17,10 @@ pub mod calls;
 #[cfg(target_os = "linux")]
 mod cupti;
 #[cfg(target_os = "linux")]
+mod hold;
+#[cfg(target_os = "linux")]
+mod host;
+#[cfg(target_os = "linux")]
 mod kernels;
 #[cfg(target_os = "linux")]
 mod listen;
@@ -34,6 +38,10 @@ mod stack;
 mod system;
 pub mod wire;
 
+/// The files of the crate on which this one depends.
+#[cfg(not(injected))]
+pub use host_guard::SOURCES as GUARD_SOURCES;
+
 /// The files of this crate, for the build script that compiles the shared library.
 #[cfg(not(injected))]
 pub const SOURCES: &[(&str, &str)] = &[
@@ -42,6 +50,8 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("areas.rs", include_str!("areas.rs")),
     ("calls.rs", include_str!("calls.rs")),
     ("cupti.rs", include_str!("cupti.rs")),
+    ("hold.rs", include_str!("hold.rs")),
+    ("host.rs", include_str!("host.rs")),
     ("kernels.rs", include_str!("kernels.rs")),
     ("listen.rs", include_str!("listen.rs")),
     ("nvtx.rs", include_str!("nvtx.rs")),

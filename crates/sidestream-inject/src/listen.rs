@@ -8,17 +8,20 @@ use std::sync::OnceLock;
 use crate::activity;
 use crate::calls::{ApiCall, Behind, CALLS, Does, Moment, Part, RUNTIME};
 use crate::cupti::{Cupti, DRIVER, Data, NotSubscribed, OF_RUNTIME};
+use crate::host::{Host, Teller};
 use crate::kernels::{Kernels, LaunchArguments, text};
 use crate::ring::SharedRing;
 use crate::sites::Sites;
 use crate::system::{self, Library};
-use crate::wire::{CALL_WORDS, CUPTI, FOLDER, Head, LIGHT, PROFILE, READER, Tag};
+use crate::wire::{CALL_WORDS, CUPTI, FOLDER, Head, LIGHT, PROFILE, PROVOKE, READER, Tag};
 
 struct Listener {
     ring: SharedRing,
     kernels: Kernels,
     /// `None` if call sites are not asked for.
     sites: Option<Sites>,
+    /// `None` if the host's side is not asked for.
+    host: Option<Host>,
     /// By CUPTI's number of a call: one more than its position in [`CALLS`], and the highest bit if a null stream is the
     /// thread's own.
     rows: Vec<u16>,
@@ -64,6 +67,8 @@ fn begin() {
         ring,
         kernels: Kernels::new(),
         sites: (!is_light).then(Sites::default),
+        host: (!is_light && profile.is_empty())
+            .then(|| Host::begin(variable(PROVOKE).parse().ok())),
         rows,
     };
     if LISTENER.set(listener).is_err() {
@@ -118,6 +123,11 @@ fn subscribe(files: &str, shares: bool) -> Result<Cupti, String> {
 
 extern "C" fn end() {
     activity::end();
+    if let Some(listener) = LISTENER.get()
+        && let Some((host, to)) = listener.host()
+    {
+        host.end(to);
+    }
 }
 
 extern "C" fn in_child() {
@@ -171,7 +181,11 @@ impl Listener {
         } else {
             Moment::Exit
         };
-        if call.at != at || data.arguments.is_null() {
+        if let Some((host, to)) = self.host().filter(|_| at == Moment::Exit) {
+            host.returned(to);
+        }
+        let is_submitted = at == Moment::Exit && call.copies_in().is_some() && self.host.is_some();
+        if (call.at != at && !is_submitted) || data.arguments.is_null() {
             return;
         }
         let result = match at {
@@ -186,6 +200,7 @@ impl Listener {
         let site = self
             .sites
             .as_ref()
+            .filter(|_| !is_submitted)
             .map_or(0, |sites| sites.here(&self.ring));
         words.push(u64::from(site));
         // SAFETY: the structure has so many words, as the table says.
@@ -205,13 +220,34 @@ impl Listener {
                 self.kernels.forget();
             }
         }
+        let per_thread = row & PER_THREAD != 0;
+        // A capture ends even if that fails.
+        let is_done = result == 0 || matches!(call.what, Does::EndCapture(..));
+        if let Some((host, to)) = self.host().filter(|_| is_done) {
+            if is_submitted {
+                return host.submitted(call, &words[BEFORE..], per_thread);
+            }
+            host.before(call, &words[BEFORE..], per_thread, to);
+        }
+        if is_submitted {
+            return;
+        }
         let head = Head {
             words: 0,
             tag: Tag::Call,
             index: (row & !PER_THREAD) - 1,
-            per_thread: row & PER_THREAD != 0,
+            per_thread,
         };
         self.ring.write(head, words);
+        if let Some(host) = self.host.as_ref().filter(|_| call.at == Moment::Enter) {
+            host.hold(call, &words[BEFORE..], per_thread);
+        }
+    }
+
+    fn host(&self) -> Option<(&Host, Teller<'_>)> {
+        let sites = self.sites.as_ref()?;
+        let ring = &self.ring;
+        Some((self.host.as_ref()?, Teller { ring, sites }))
     }
 
     /// Appends what is behind the pointers of a call.

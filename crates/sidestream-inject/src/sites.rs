@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
-use crate::python::{self, Place};
+use host_guard::hits::Hit;
+
+use crate::python;
 use crate::ring::SharedRing;
 use crate::stack;
 use crate::wire::{FRAMES, Head, Tag};
@@ -24,22 +26,49 @@ impl Sites {
     /// Returns the number of the place from which this thread has called CUDA.
     pub fn here(&self, ring: &SharedRing) -> u32 {
         if let Some(place) = python::line() {
-            return self.line(&place, ring);
+            let names = || {
+                let mut text = [0; 1024];
+                let file = place.file(&mut text[..900]);
+                text[file] = b'\n';
+                let function = place.function(&mut text[file + 1..]);
+                let names = &text[..file + 1 + function];
+                (place.line(), String::from_utf8_lossy(names).into_owned())
+            };
+            return self.line(place.id, names, ring);
         }
         let mut frames = [0; FRAMES];
         let count = stack::here(&mut frames);
+        self.native(&frames[..count], ring)
+    }
+
+    /// Returns the number of the place at which the host touched memory, and whether that is in NVIDIA's libraries.
+    pub fn of(&self, hit: &Hit, ring: &SharedRing) -> (u32, bool) {
+        let mut frames = [0; FRAMES];
+        let (count, is_skipped) = {
+            let from = [hit.stack.pc, hit.stack.sp, hit.stack.fp];
+            stack::saved(&mut frames, from, |at| hit.stack.word(at))
+        };
+        if let Some((file, function, line)) = hit.frames.lines().next() {
+            let id = hit.frames.place().0 as u64;
+            let place = || (line.max(0) as u32, format!("{file}\n{function}"));
+            return (self.line(id, place, ring), is_skipped);
+        }
+        (self.native(&frames[..count], ring), is_skipped)
+    }
+
+    fn native(&self, frames: &[usize], ring: &SharedRing) -> u32 {
         let mix = |hash: u64, frame: &usize| {
             (hash ^ *frame as u64)
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15)
                 .rotate_left(31)
         };
-        let hash = frames[..count].iter().fold(count as u64, mix);
+        let hash = frames.iter().fold(frames.len() as u64, mix);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = known.sites.len() as u32 + 1;
         let site = *known.sites.entry(hash).or_insert(fresh);
         if site == fresh {
             let mut words = vec![u64::from(site)];
-            for &frame in &frames[..count] {
+            for &frame in frames {
                 let Some((bias, path)) = stack::module_of(frame) else {
                     continue;
                 };
@@ -62,17 +91,17 @@ impl Sites {
     }
 
     /// Returns the number of a line of Python.
-    fn line(&self, place: &Place, ring: &SharedRing) -> u32 {
+    fn line(&self, id: u64, place: impl FnOnce() -> (u32, String), ring: &SharedRing) -> u32 {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = known.sites.len() as u32 + 1;
-        let site = *known.sites.entry(place.id).or_insert(fresh);
+        let site = *known.sites.entry(id).or_insert(fresh);
         if site == fresh {
-            let mut text = [0; 1024];
-            let file = place.file(&mut text[..900]);
-            text[file] = b'\n';
-            let function = place.function(&mut text[file + 1..]);
-            let before = [u64::from(site), u64::from(place.line())];
-            ring.write_text(Tag::Line, &before, &text[..file + 1 + function]);
+            let (line, names) = place();
+            ring.write_text(
+                Tag::Line,
+                &[u64::from(site), u64::from(line)],
+                names.as_bytes(),
+            );
         }
         site
     }

@@ -33,10 +33,36 @@ pub fn here(into: &mut [usize]) -> usize {
         std::arch::asm!("adr {}, 2f", "2:", "mov {}, sp", "mov {}, x29", out(reg) pc, out(reg) sp, out(reg) fp,
             options(nomem, nostack, preserves_flags));
     }
-    follow(into, pc, sp, fp).unwrap_or_else(|| {
-        forget_unloaded();
-        here_slowly(into)
-    })
+    let (low, high) = stack_bounds();
+    let is_own = (low..high).contains(&sp);
+    // From the stack pointer to the end of the stack all is mapped, whatever the rules say.
+    let read = |at: usize| {
+        if !is_own || at < sp || at > high.wrapping_sub(8) || !at.is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: the word lies in the used part of this thread's stack.
+        Some(unsafe { std::ptr::with_exposed_provenance::<usize>(at).read_volatile() })
+    };
+    match follow(into, [pc, sp, fp], read) {
+        (len, true) => len,
+        _ => {
+            forget_unloaded();
+            here_slowly(into)
+        }
+    }
+}
+
+/// Like [`here`], from a program counter, a stack pointer and a frame pointer on, in a stack that was saved, as far as it was; and
+/// whether that code is in NVIDIA's libraries.
+pub fn saved(
+    into: &mut [usize],
+    [pc, sp, fp]: [usize; 3],
+    read: impl Fn(usize) -> Option<usize>,
+) -> (usize, bool) {
+    // The code is not an address to return to.
+    let first = pc.wrapping_add(1);
+    let (len, _) = follow(into, [first, sp, fp], read);
+    (len, rule_of(first).skipped())
 }
 
 /// Like [`here`], but by `_Unwind_Backtrace`.
@@ -84,49 +110,44 @@ pub fn module_of(pc: usize) -> Option<(usize, PathBuf)> {
     module
 }
 
-/// Follows the stack by the rules; `None` if a frame has none.
-fn follow(into: &mut [usize], mut pc: usize, mut sp: usize, mut fp: usize) -> Option<usize> {
+/// Follows the stack by the rules. Returns the number of frames, and whether they are all: not if a frame has no rule.
+fn follow(
+    into: &mut [usize],
+    [mut pc, mut sp, mut fp]: [usize; 3],
+    read: impl Fn(usize) -> Option<usize>,
+) -> (usize, bool) {
     let unloaded = UNLOADED.load(Acquire);
-    let (low, high) = stack_bounds();
-    if !(low..high).contains(&sp) {
-        return None;
-    }
-    // From the stack pointer to the end of the stack all is mapped, whatever the rules say.
-    let lowest = sp;
-    let read = |at: usize| {
-        if at < lowest || at > high.wrapping_sub(8) || !at.is_multiple_of(8) {
-            return None;
-        }
-        // SAFETY: the word lies in the used part of this thread's stack.
-        Some(unsafe { std::ptr::with_exposed_provenance::<usize>(at).read_volatile() })
-    };
     let mut len = 0;
-    while len < into.len() {
-        let rule = rule_of(pc);
-        if len > 0 || !rule.skipped() {
-            into[len] = pc;
-            len += 1;
+    let mut outer = |len: &mut usize| {
+        while *len < into.len() {
+            let rule = rule_of(pc);
+            if *len > 0 || !rule.skipped() {
+                into[*len] = pc;
+                *len += 1;
+            }
+            let cfa = match rule.kind() {
+                Rule::FROM_SP => sp.wrapping_add_signed(rule.offset(Rule::CFA)),
+                Rule::FROM_FP => fp.wrapping_add_signed(rule.offset(Rule::CFA)),
+                Rule::SAVED => read(fp.wrapping_add_signed(rule.offset(Rule::CFA)))?,
+                Rule::END => break,
+                _ => return None,
+            };
+            pc = without_signature(read(cfa.wrapping_add_signed(rule.offset(Rule::RA)))?);
+            fp = match rule.offset(Rule::FP) {
+                Rule::KEPT => fp,
+                _ if rule.kind() == Rule::SAVED => read(fp)?,
+                offset => read(cfa.wrapping_add_signed(offset))?,
+            };
+            if cfa <= sp || pc == 0 {
+                return None;
+            }
+            sp = cfa;
         }
-        let cfa = match rule.kind() {
-            Rule::FROM_SP => sp.wrapping_add_signed(rule.offset(Rule::CFA)),
-            Rule::FROM_FP => fp.wrapping_add_signed(rule.offset(Rule::CFA)),
-            Rule::SAVED => read(fp.wrapping_add_signed(rule.offset(Rule::CFA)))?,
-            Rule::END => break,
-            _ => return None,
-        };
-        pc = without_signature(read(cfa.wrapping_add_signed(rule.offset(Rule::RA)))?);
-        fp = match rule.offset(Rule::FP) {
-            Rule::KEPT => fp,
-            _ if rule.kind() == Rule::SAVED => read(fp)?,
-            offset => read(cfa.wrapping_add_signed(offset))?,
-        };
-        if cfa <= sp || pc == 0 {
-            return None;
-        }
-        sp = cfa;
-    }
+        Some(())
+    };
+    let are_all = outer(&mut len).is_some();
     // Otherwise the first rules may have been those of an unloaded module.
-    (UNLOADED.load(Acquire) == unloaded).then_some(len)
+    (len, are_all && UNLOADED.load(Acquire) == unloaded)
 }
 
 /// `pc` without the signature that some arm64 processors add to a saved return address.

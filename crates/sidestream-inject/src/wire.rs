@@ -38,6 +38,9 @@ pub const LIGHT: &str = "SIDESTREAM_LIGHT";
 /// many ranges (0: to the end), and the name of the range that begins the recording (none: at once), separated by commas.
 pub const PROFILE: &str = "SIDESTREAM_PROFILE";
 
+/// The environment variable that says for how many milliseconds copies of the host's memory are held back.
+pub const PROVOKE: &str = "SIDESTREAM_PROVOKE";
+
 /// The largest number of words of a record.
 pub const MAX_WORDS: usize = 1 << 14;
 
@@ -73,12 +76,46 @@ pub enum Tag {
     Dropped = 12,
     /// All that was asked for is written.
     Stopped = 13,
+    /// The host touched or ended memory that a copy may use: the thread and [`Heard`], the address of the first byte and after the
+    /// last, the call site, two words of what the memory held, and the name of a system call as bytes.
+    Host = 14,
+    /// Copies between pinned memory and devices: their number, their bytes, how many of these were protected and how many compared,
+    /// how many accesses were not kept; and as bytes why nothing is protected any more, if so.
+    HostEnd = 15,
+    /// A copy that was held back has copied another byte than without the host's access: [`Heard`], the byte's address, the access's
+    /// call site, the right byte and the wrong one.
+    Proof = 16,
+}
+
+/// What the host did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Heard {
+    /// It read. The words are what it read.
+    Load = 0,
+    /// It wrote. The words are what was there before.
+    Store = 1,
+    /// It gave the memory back.
+    End = 2,
+    /// It wrote at some time since the copy was submitted. The words are what was there then, and what is there now.
+    Changed = 3,
+    /// A call of the system failed, since it was given memory that was protected.
+    Refused = 4,
+}
+
+impl Heard {
+    /// Returns what has this number.
+    pub fn of(number: u8) -> Option<Heard> {
+        use Heard::*;
+        let all = [Load, Store, End, Changed, Refused];
+        all.get(usize::from(number)).copied()
+    }
 }
 
 impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
-        const ALL: [Tag; 13] = [
+        const ALL: [Tag; 16] = [
             Tag::Call,
             Tag::Kernel,
             Tag::Problem,
@@ -92,6 +129,9 @@ impl Tag {
             Tag::Began,
             Tag::Dropped,
             Tag::Stopped,
+            Tag::Host,
+            Tag::HostEnd,
+            Tag::Proof,
         ];
         ALL.into_iter().find(|tag| *tag as u8 == number)
     }

@@ -66,16 +66,19 @@ fn report(name: &str, process: &Process, findings: &Findings, json: bool) -> Res
     let is_partial = findings.ended().is_some() || report.error.is_some();
     let text = || {
         let calls = counted(process.calls, "CUDA call");
-        format!("{name}: {calls}, {}", findings.text())
+        let unseen = process.host_seen.text();
+        format!("{name}: {calls}, {}{unseen}", findings.text())
     };
     let data = || {
-        checked_json(&Checked {
+        let mut data = checked_json(&Checked {
             name: name.to_owned(),
             report: report.clone(),
             names: findings.names(),
             undeclared: Vec::new(),
             sites: findings.sites(),
-        })
+        });
+        data["host"] = process.host_seen.json();
+        data
     };
     output::say(json, data, text)?;
     Ok(if is_error {

@@ -7,6 +7,10 @@ use sidestream_inject::calls::ApiCall;
 
 use super::translate::{Hears, Now, Process};
 
+/// In all tests, CUDA had read memory of the host that is not pinned when the call returned, up to so many bytes. It does not say when
+/// it reads more.
+const READ_AT_ONCE: u64 = 64 << 10;
+
 impl Process {
     /// A call that copies.
     pub(super) fn copies(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
@@ -60,25 +64,28 @@ impl Process {
     fn sides(
         &mut self,
         now: &Now<'_>,
-        &Copied { to, from, .. }: &Copied,
+        copied: &Copied,
         of_device: (bool, bool),
         out: &mut dyn Hears,
     ) -> (Memory, Memory, Accesses) {
         let mut accesses = Accesses::new();
-        for (area, _) in [(from, of_device.1), (to, of_device.0)]
-            .into_iter()
-            .filter(|(_, is_known)| *is_known)
-        {
-            self.found(now, area.start, area.width, out);
-        }
-        let from = self.touched(from, Mode::Read, &mut accesses);
-        let to = self.touched(to, Mode::Write, &mut accesses);
-        // The driver guesses in the same way where it is told an address only.
-        (
-            from.unwrap_or(Memory::Pageable),
-            to.unwrap_or(Memory::Pageable),
-            accesses,
-        )
+        let mut side = |area: Area, is_device, mode| {
+            if is_device {
+                self.found(now, area.start, area.width, out);
+            }
+            let memory = self.touched(area, mode, &mut accesses);
+            let (start, end) = area.bounds();
+            // Memory that no call made known is the host's: the driver guesses in the same way.
+            if memory.is_none() && (copied.order.is_some() || end - start > READ_AT_ONCE) {
+                for (at, bytes) in area.parts() {
+                    accesses.push(self.of_host(at, bytes, mode, out));
+                }
+            }
+            memory.unwrap_or(Memory::Pageable)
+        };
+        let from = side(copied.from, of_device.1, Mode::Read);
+        let to = side(copied.to, of_device.0, Mode::Write);
+        (from, to, accesses)
     }
 
     pub(super) fn memset(
@@ -151,6 +158,9 @@ impl Process {
         let fresh = FlagId(self.words.len() as u32 + 1);
         let word = *self.words.entry(address).or_insert(fresh);
         let value = value as u32;
+        let memory = self.memory.at(address).map(|range| range.memory);
+        // The host may be looking for it.
+        self.host_functions += u32::from(writes && memory == Some(Memory::Pinned));
         let kind = if writes {
             Kind::WriteValue {
                 stream,

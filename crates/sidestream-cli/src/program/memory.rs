@@ -1,6 +1,7 @@
 //! The memory of a program: which addresses belong to which allocation.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
 
 use sidestream::op::{Access, BufferId, EventId, Memory, Mode, StreamId};
 
@@ -47,6 +48,7 @@ pub struct Allocations {
     /// The two buffers of each place and size that take turns: memory that is freed and allocated again is another buffer,
     /// and a program may do that as often as it likes.
     buffers: HashMap<(u64, u64, Memory), [Option<BufferId>; 2]>,
+    pinned: HashSet<BufferId>,
     /// By first address, memory that was freed in the order of a stream: its end, the stream, and an event after the free.
     freed: BTreeMap<u64, (u64, StreamId, EventId)>,
 }
@@ -73,6 +75,9 @@ impl Allocations {
         let turns = self.buffers.entry((start, bytes, memory)).or_default();
         turns.swap(0, 1);
         let buffer = *turns[0].get_or_insert_with(declare);
+        if memory == Memory::Pinned {
+            self.pinned.insert(buffer);
+        }
         let range = Allocation {
             start,
             end,
@@ -91,12 +96,23 @@ impl Allocations {
         (address < range.end).then_some(range)
     }
 
+    /// Returns the first address of memory after an address.
+    pub fn next_after(&self, address: u64) -> Option<u64> {
+        let after = (Bound::Excluded(address), Bound::Unbounded);
+        self.by_start.range(after).next().map(|(start, _)| *start)
+    }
+
     /// Removes the memory that begins at an address, and returns it.
     pub fn remove(&mut self, start: u64) -> Option<Allocation> {
         match self.by_start.get(&start) {
             Some(range) if range.is_of_graph => Some(range.clone()),
             _ => self.by_start.remove(&start),
         }
+    }
+
+    /// Whether a buffer is memory of the host.
+    pub fn is_pinned(&self, buffer: BufferId) -> bool {
+        self.pinned.contains(&buffer)
     }
 
     /// Returns the name of a buffer.

@@ -7,6 +7,7 @@
 mod check;
 mod copies;
 mod graphs;
+mod host;
 mod kernel;
 mod library;
 mod memory;

@@ -22,6 +22,11 @@ pub struct Options {
     /// Take no call sites: the program runs at nearly its full speed
     #[arg(long)]
     pub light: bool,
+    /// Hold copies of the host's memory back, so that an access too early shows in the bytes that arrive: for at most this many
+    /// milliseconds each
+    #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "20", conflicts_with = "light",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub provoke: Option<u32>,
     /// What to record of devices in place of calls: see [`wire::PROFILE`].
     #[arg(skip)]
     pub profile: Option<String>,
@@ -78,6 +83,10 @@ impl<T: Hears> Session<T> {
             command.env("CUDA_INJECTION64_PATH", library);
             command.env(wire::FOLDER, &folder);
             command.env(wire::LIGHT, if options.light { "1" } else { "" });
+            let provoke = options
+                .provoke
+                .map_or_else(String::new, |ms| ms.to_string());
+            command.env(wire::PROVOKE, provoke);
             command.env(wire::READER, std::process::id().to_string());
             let cupti = env::join_paths(library::cupti(&found(name)));
             command.env(wire::CUPTI, cupti.unwrap_or_default());

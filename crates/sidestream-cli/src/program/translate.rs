@@ -16,6 +16,7 @@ use sidestream_inject::calls::{ApiCall, CALLS, Does, Word};
 use sidestream_inject::wire::{CALL_WORDS, Head, Tag};
 
 use super::graphs::Graphs;
+use super::host::HostSeen;
 use super::kernel::KnownKernel;
 use super::memory::Allocations;
 use super::ring::text;
@@ -82,6 +83,12 @@ pub struct Process {
     place_of: Vec<u32>,
     /// The buffer that stands for all addresses, in which all others lie.
     pub(super) everything: Option<BufferId>,
+    /// The buffer that stands for the host's memory of which no call says anything.
+    pub(super) of_the_host: Option<BufferId>,
+    /// By what the host did, and the number of the place.
+    pub(super) host_sites: HashMap<(u8, u32), SiteId>,
+    /// What was watched of the host's accesses.
+    pub host_seen: HostSeen,
     pub(super) buffers: u32,
     pub(super) memory: Allocations,
     pub(super) graphs: Graphs,
@@ -172,6 +179,9 @@ impl Process {
             }
             Tag::Problem => self.problem = Some(remedy(&text(record, head.index))),
             Tag::Skip => {}
+            Tag::Host => self.host(head, record, out),
+            Tag::HostEnd => self.host_ended(head, record),
+            Tag::Proof => self.proved(record),
             _ => out.activity(head, record),
         }
     }
@@ -410,7 +420,7 @@ impl Process {
     }
 
     /// If another thread has waited since, what it knows counts as known to this one.
-    fn hand_over(&mut self, thread: ThreadId, out: &mut dyn Hears) {
+    pub(super) fn hand_over(&mut self, thread: ThreadId, out: &mut dyn Hears) {
         let last = self.last.replace(thread);
         let Some(waited) = self
             .waited
@@ -430,18 +440,23 @@ impl Process {
 
     /// What a thread learns without a call.
     fn aside(&self, thread: ThreadId) -> Now<'static> {
+        self.at(thread, self.sites[&(u16::MAX, 0, 0)])
+    }
+
+    /// What a thread does without a call.
+    pub(super) fn at(&self, thread: ThreadId, site: SiteId) -> Now<'static> {
         Now {
             words: &[],
             per_thread: false,
             thread,
             device: DeviceId(0),
             context: 0,
-            site: self.sites[&(u16::MAX, 0, 0)],
+            site,
         }
     }
 
     /// A function in a stream may have told the thread that it ran, by means that are not seen.
-    fn told_by_functions(&mut self, thread: ThreadId, out: &mut dyn Hears) {
+    pub(super) fn told_by_functions(&mut self, thread: ThreadId, out: &mut dyn Hears) {
         let known = &mut self.known_functions[thread.0 as usize];
         if std::mem::replace(known, self.host_functions) != self.host_functions {
             let now = self.aside(thread);
@@ -449,7 +464,7 @@ impl Process {
         }
     }
 
-    fn thread(&mut self, number: u32, out: &mut dyn Hears) -> ThreadId {
+    pub(super) fn thread(&mut self, number: u32, out: &mut dyn Hears) -> ThreadId {
         if let Some(&known) = self.threads.get(&number) {
             return known;
         }
@@ -485,7 +500,7 @@ impl Process {
     }
 
     /// Returns a place in the program's sources.
-    fn place(&mut self, place: u32, kernel: Option<&str>) -> Option<String> {
+    pub(super) fn place(&mut self, place: u32, kernel: Option<&str>) -> Option<String> {
         if let Some(line) = self.places.get(&place) {
             return Some(line.clone());
         }
@@ -509,21 +524,31 @@ impl Process {
         let named = named.filter(|name| !name.is_empty());
         let what = named.as_deref().unwrap_or(call.name);
         let at = self.place(place, named.as_deref());
-        out.take(&Record::site(match &at {
+        let fresh = self.new_site(what, at.as_deref(), place, out);
+        self.sites.insert((row, kernel, place), fresh);
+        fresh
+    }
+
+    pub(super) fn new_site(
+        &mut self,
+        what: &str,
+        at: Option<&str>,
+        place: u32,
+        out: &mut dyn Hears,
+    ) -> SiteId {
+        out.take(&Record::site(match at {
             Some(at) => format!("{what} at {at}"),
             None => what.to_owned(),
         }));
         // Only the file's own name and the line: names are inside sentences.
-        let line = at.as_deref().and_then(|place| place.split(" in ").next());
+        let line = at.and_then(|place| place.split(" in ").next());
         let line = line
             .and_then(|line| line.rsplit('/').next())
             .filter(|line| line.contains(':'));
         self.made_at
             .push(line.map_or_else(String::new, |line| format!(" [{line}]")));
         self.place_of.push(place);
-        let fresh = SiteId(self.made_at.len() as u32 - 1);
-        self.sites.insert((row, kernel, place), fresh);
-        fresh
+        SiteId(self.made_at.len() as u32 - 1)
     }
 
     pub(super) fn stream(&mut self, now: &Now<'_>, handle: u64, out: &mut dyn Hears) -> StreamId {

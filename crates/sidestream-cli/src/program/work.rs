@@ -127,6 +127,10 @@ impl Process {
             Kind::kernel(stream)
         };
         self.op(now, kind, &accesses, out);
+        // The host may learn from what the kernel writes there that it ran.
+        let mut written = accesses.iter().filter(|access| access.mode != Mode::Read);
+        let tells = written.any(|access| self.memory.is_pinned(access.buffer));
+        self.host_functions += u32::from(tells);
     }
 
     /// Returns the accesses of a kernel, by what follows a launch's other words.
@@ -169,16 +173,7 @@ impl Process {
         if at == 0 || bytes == 0 || at.saturating_add(bytes) > ADDRESSES {
             return;
         }
-        let everything = *self.everything.get_or_insert_with(|| {
-            out.take(&Record::buffer(
-                Memory::Device,
-                ADDRESSES,
-                None,
-                "all memory",
-            ));
-            self.buffers += 1;
-            BufferId(self.buffers - 1)
-        });
+        let everything = self.everything(out);
         let buffers = &mut self.buffers;
         let stream_ordered = matches!(kind, Kind::MallocAsync { .. });
         let range = self.memory.add(at, bytes, memory, stream_ordered, || {
@@ -199,5 +194,15 @@ impl Process {
         range.is_of_graph = self.graphs.is_captured(kind);
         let all = [range.all(Mode::Write)];
         self.op(now, kind, &all[usize::from(!stream_ordered)..], out);
+    }
+
+    /// The buffer in which all others lie.
+    pub(super) fn everything(&mut self, out: &mut dyn Hears) -> BufferId {
+        *self.everything.get_or_insert_with(|| {
+            let name = "all memory";
+            out.take(&Record::buffer(Memory::Device, ADDRESSES, None, name));
+            self.buffers += 1;
+            BufferId(self.buffers - 1)
+        })
     }
 }
