@@ -19,6 +19,8 @@ mod profile;
 #[cfg(target_os = "linux")]
 mod program;
 mod program_graphs;
+#[cfg(target_os = "linux")]
+mod program_host;
 mod readme;
 mod record;
 mod recorded;

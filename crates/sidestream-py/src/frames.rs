@@ -59,7 +59,11 @@ const COMPACT_ASCII: u32 = 0b11 << 5;
 /// layout cannot be learnt, recorded accesses have no place.
 pub fn learn(py: Python<'_>) {
     LAYOUT.get_or_init(|| layout(py));
-    lines::come_from(lines::Source { place, read, stack: false });
+    lines::come_from(lines::Source {
+        place,
+        read,
+        stack: false,
+    });
 }
 
 /// The known layout of a version: frame, within, code, back, instruction, owner.

@@ -29,6 +29,9 @@ CUresult cuMemAllocAsync(CUdeviceptr *at, size_t bytes, CUstream stream);
 CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream);
 CUresult cuMemHostAlloc(void **at, size_t bytes, unsigned flags);
 CUresult cuMemFreeHost(void *at);
+CUresult cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags);
+CUresult cuMemHostUnregister(void *at);
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream);
@@ -36,6 +39,13 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared, CUstream stream, void **parameters, void **extra);
+
+typedef struct {
+    unsigned order, hints[4], flags;
+} CUmemcpyAttributes;
+enum { IN_STREAM_ORDER = 1, DURING_CALL = 2, AT_ANY_TIME = 3 };
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+                               CUmemcpyAttributes *attributes, size_t *first_of, size_t attributes_count, CUstream stream);
 
 typedef struct graph *CUgraph;
 typedef struct node *CUgraphNode;
