@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use host_guard::hits::{self, Hit};
 use host_guard::lines::{self, Frames};
-use host_guard::{page, protect, release};
+use host_guard::{ends, page, protect, release};
 
 /// Counts the allocations of a thread.
 struct Counting;
@@ -42,8 +42,21 @@ struct Watched(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 fn watched() -> Watched {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the name ends with a zero byte. C++'s library does nothing when it is loaded.
+    let loaded = unsafe {
+        libc::dlopen(
+            c"libstdc++.so.6".as_ptr(),
+            libc::RTLD_NOW | libc::RTLD_GLOBAL,
+        )
+    };
+    assert!(!loaded.is_null());
+    lines::come_from(lines::Source {
+        place,
+        read,
+        stack: true,
+    });
     recorded();
-    host_guard::begin(false);
+    host_guard::begin(true);
     assert_eq!(host_guard::why_off(), None);
     assert!(host_guard::is_ready());
     Watched(one)
@@ -332,14 +345,14 @@ fn faults_of_others_go_to_the_previous_handler_which_is_restored() {
     host_guard::end();
     let real = libc::sigaction as *const () as usize;
     let before = set_other(real);
-    host_guard::begin(false);
+    host_guard::begin(true);
     both_faults();
     host_guard::end();
     let found = set_other(real);
     assert_eq!(found.sa_sigaction, others_handler as *const () as usize);
     // SAFETY: this is the previous action.
     unsafe { libc::sigaction(libc::SIGSEGV, &before, null_mut()) };
-    host_guard::begin(false);
+    host_guard::begin(true);
     drop(one);
 }
 
@@ -362,13 +375,17 @@ fn a_forked_child_has_all_pages_open_and_watches_nothing() {
     let _watched = watched();
     let pages = Pages::new(2);
     let piece = pages.protect(0, 2, true).unwrap();
+    let (block, free) = (block(100), stand_in(c"free"));
+    let watched = ends::watch(block, block + 100).unwrap();
     // SAFETY: the child calls only what is allowed after a fork, and ends with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let noted = hits::noted();
         pages.store(1, pages.load(page()) + 1);
         release(piece);
-        host_guard::begin(false);
+        // SAFETY: the block is freed once in this process.
+        unsafe { call(free, block, 0) };
+        host_guard::begin(true);
         let is_right = hits::noted() == noted && pages.load(1) == 1 && !host_guard::is_ready();
         host_guard::end();
         // SAFETY: as above.
@@ -381,6 +398,9 @@ fn a_forked_child_has_all_pages_open_and_watches_nothing() {
     // Nothing changed for the parent.
     assert_eq!(pages.load(1), 0);
     assert_eq!(pages.recorded(), [(1, 2, false, "")]);
+    assert!(ends::leave(watched));
+    // SAFETY: the block is freed once in this process.
+    unsafe { call(free, block, 0) };
     release(piece);
 }
 
@@ -438,11 +458,6 @@ fn read(into: &mut Frames) {
 #[test]
 fn an_access_has_the_lines_of_the_program_and_continues_from_page_to_page() {
     let _watched = watched();
-    lines::come_from(lines::Source {
-        place,
-        read,
-        stack: false,
-    });
     let pages = Pages::new(4);
     let piece = pages.protect(0, 4, false).unwrap();
     SAYS.store(true, Ordering::SeqCst);
@@ -508,4 +523,213 @@ fn threads_fault_while_others_protect_and_release() {
             assert_eq!(pages.load(own * 2 * page() + turn), turn as u8);
         }
     }
+}
+
+/// A block of the heap.
+fn block(bytes: usize) -> usize {
+    // SAFETY: new memory.
+    let block = unsafe { libc::malloc(bytes) } as usize;
+    assert_ne!(block, 0);
+    block
+}
+
+/// Calls a function of the C library that has one or two arguments.
+///
+/// # Safety
+/// The arguments are as the function requires.
+unsafe fn call(function: usize, at: usize, bytes: usize) -> usize {
+    type Call = unsafe extern "C" fn(usize, usize) -> usize;
+    // SAFETY: the caller guarantees it; an argument more is ignored.
+    unsafe { std::mem::transmute::<usize, Call>(function)(at, bytes) }
+}
+
+/// The address of the real function.
+fn real(name: &CStr) -> usize {
+    // SAFETY: the name ends with a zero byte.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
+}
+
+/// The recorded ends of memory: the bounds, and the call.
+fn ended() -> Vec<(usize, usize, &'static str)> {
+    let all = recorded().into_iter();
+    all.map(|hit| {
+        assert!(hit.store);
+        (hit.start, hit.end, hit.call.unwrap_or(""))
+    })
+    .collect()
+}
+
+#[test]
+fn watched_memory_that_is_freed_is_recorded_once() {
+    let _watched = watched();
+    let [free, delete] = [c"free", c"_ZdlPv"].map(stand_in);
+    // C++'s real function frees through an entry of its library, which is redirected.
+    for (function, name) in [
+        (free, "free"),
+        (delete, "operator delete"),
+        (real(c"_ZdlPv"), "free"),
+    ] {
+        let (one, other) = (block(1000), block(1000));
+        // SAFETY: the block is alive.
+        let usable = unsafe { libc::malloc_usable_size(one as *mut c_void) };
+        let inside = ends::watch(one + 8, one + 24).unwrap();
+        // Up to the next block.
+        let across = ends::watch(one + 900, one + usable + 8).unwrap();
+        // SAFETY: each block is freed once.
+        unsafe {
+            call(function, other, 0);
+            assert_eq!(ended(), []);
+            call(function, one, 0);
+            let [first, second] = [(one + 8, one + 24, name), (one + 900, one + usable, name)];
+            assert_eq!(ended(), [first, second]);
+            // The memory is given to another owner.
+            call(function, block(1000), 0);
+        }
+        assert_eq!(ended(), []);
+        assert_eq!([inside, across].map(ends::leave), [false, false]);
+    }
+}
+
+#[test]
+fn memory_that_is_no_longer_watched_may_end() {
+    let _watched = watched();
+    let block = block(1000);
+    let watched = ends::watch(block, block + 1000).unwrap();
+    assert!(ends::leave(watched));
+    // SAFETY: the block is freed once.
+    unsafe { call(stand_in(c"free"), block, 0) };
+    assert_eq!(ended(), []);
+}
+
+#[test]
+fn of_memory_that_is_reallocated_what_moves_or_is_cut_off_ends() {
+    let _watched = watched();
+    let realloc = stand_in(c"realloc");
+    let block = block(100_000);
+    let watched = [(0, 10), (90_000, 90_010)]
+        .map(|(from, to)| ends::watch(block + from, block + to).unwrap());
+    // SAFETY: the block is freed at the end.
+    unsafe {
+        assert_eq!(call(realloc, block, 50_000), block);
+        assert_eq!(ended(), [(block + 90_000, block + 90_010, "realloc")]);
+        let moved = call(realloc, block, 64 << 20);
+        assert_ne!(moved, block);
+        assert_eq!(ended(), [(block, block + 10, "realloc")]);
+        call(stand_in(c"free"), moved, 0);
+    }
+    assert_eq!(watched.map(ends::leave), [false, false]);
+}
+
+#[test]
+fn memory_that_is_unmapped_or_moved_ends() {
+    let _watched = watched();
+    let pages = Pages::new(8);
+    let bytes = page();
+    let watch = |first: usize, last| {
+        let place = |page| pages.start + page * bytes;
+        ends::watch(place(first), place(last)).unwrap()
+    };
+    let (first, last) = (watch(0, 3), watch(4, 8));
+    type Move = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
+    // SAFETY: the stand-ins have these signatures, and no one uses the pages.
+    unsafe {
+        assert_eq!(
+            call(stand_in(c"munmap"), pages.start + 2 * bytes, 2 * bytes),
+            0
+        );
+        assert_eq!(pages.recorded(), [(2 * bytes, 3 * bytes, true, "munmap")]);
+        let moves = std::mem::transmute::<usize, Move>(stand_in(c"mremap"));
+        let (how, whole) = (libc::MREMAP_MAYMOVE, pages.at(4 * bytes).cast());
+        // The pages before those that move stay.
+        let moved = moves(whole, 2 * bytes, 100 * bytes, how, null_mut());
+        assert_ne!(moved, whole);
+        assert_eq!(pages.recorded(), [(4 * bytes, 6 * bytes, true, "mremap")]);
+        libc::munmap(moved, 100 * bytes);
+    }
+    assert_eq!([first, last].map(ends::leave), [false, false]);
+}
+
+#[test]
+fn guarded_memory_that_is_freed_is_open() {
+    let _watched = watched();
+    // SAFETY: whole pages of a block that no device uses, and that is freed once.
+    unsafe {
+        let block = libc::memalign(page(), 2 * page()) as usize;
+        let piece = protect(block, block + 2 * page(), true).unwrap();
+        call(stand_in(c"free"), block, 0);
+        // The allocator stores to what it has back.
+        assert_eq!(ended(), []);
+        release(piece);
+        let block = libc::memalign(page(), 64 << 20) as usize;
+        let piece = protect(block, block + page(), true).unwrap();
+        let moved = call(stand_in(c"realloc"), block, 256 << 20);
+        *(moved as *mut u8) = 1;
+        assert_eq!(ended(), []);
+        release(piece);
+        call(stand_in(c"free"), moved, 0);
+    }
+}
+
+#[test]
+fn an_access_has_the_stack_and_the_bytes_that_were_there() {
+    let _watched = watched();
+    let pages = Pages::new(2);
+    for (at, byte) in (page() - 3..page() + 20).enumerate() {
+        pages.store(byte, at as u8 + 1);
+    }
+    let piece = pages.protect(0, 2, true).unwrap();
+    // It is on the stack of this function, which the faulting one is called by.
+    let mark = std::hint::black_box([0x1234_5678_9abc_def0_usize; 2]);
+    pages.store(page() - 3, 9);
+    pages.load(page() + 1);
+    let found = recorded();
+    let before: Vec<_> = found
+        .iter()
+        .map(|hit| &hit.before[..usize::from(hit.before_len)])
+        .collect();
+    assert_eq!(
+        before,
+        [
+            &[1, 2, 3][..],
+            &std::array::from_fn::<u8, 16, _>(|at| at as u8 + 5)
+        ]
+    );
+    for hit in &found {
+        let stack = &hit.stack;
+        assert_eq!(stack.pc, hit.code);
+        assert_eq!(
+            stack.word(std::hint::black_box(&mark).as_ptr() as usize),
+            Some(mark[0])
+        );
+        assert_eq!(stack.word(stack.sp - 8), None);
+        assert_eq!(stack.word(usize::MAX), None);
+    }
+    release(piece);
+    let block = block(10);
+    let watched = ends::watch(block, block + 1).unwrap();
+    // SAFETY: the block is freed once.
+    unsafe { call(stand_in(c"free"), block, 0) };
+    let [hit] = &recorded()[..] else {
+        panic!("one end")
+    };
+    assert_eq!(
+        hit.stack
+            .word(std::hint::black_box(&mark).as_ptr() as usize),
+        Some(mark[0])
+    );
+    assert_eq!((hit.before_len, ends::leave(watched)), (0, false));
+}
+
+#[test]
+fn memory_that_may_be_gone_is_read() {
+    let pages = Pages::new(3);
+    pages.store(page() - 1, 7);
+    let mut bytes = vec![0; page() + 2];
+    assert!(host_guard::read(pages.start + page() - 1, &mut bytes));
+    assert_eq!((bytes[0], bytes[1]), (7, 0));
+    // SAFETY: no one uses the page.
+    unsafe { libc::munmap(pages.at(page()).cast(), page()) };
+    assert!(!host_guard::read(pages.start + page() - 1, &mut bytes[..2]));
+    assert!(host_guard::read(pages.start + page() - 1, &mut bytes[..1]));
+    assert!(host_guard::read(0, &mut []));
 }
