@@ -655,10 +655,14 @@ fn guarded_memory_that_is_freed_is_open() {
     // SAFETY: whole pages of a block that no device uses, and that is freed once.
     unsafe {
         let block = libc::memalign(page(), 2 * page()) as usize;
+        // So that the freed block stays mapped.
+        let next = libc::malloc(2 * page());
         let piece = protect(block, block + 2 * page(), true).unwrap();
         call(stand_in(c"free"), block, 0);
-        // The allocator stores to what it has back.
+        // As the allocator does with what it has back.
+        (block as *const u8).read_volatile();
         assert_eq!(ended(), []);
+        libc::free(next);
         release(piece);
         let block = libc::memalign(page(), 64 << 20) as usize;
         let piece = protect(block, block + page(), true).unwrap();
