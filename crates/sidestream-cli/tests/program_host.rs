@@ -31,6 +31,7 @@ fn what_the_host_does_to_memory_in_flight_races_unless_it_waits() {
         ("free", "UAF", "batch", "free"),
         ("realloc", "UAF", "batch", "realloc"),
         ("heap", "HOST_WAR", "batch", ""),
+        ("loop", "HOST_WAR", "batch", "batch"),
         ("unmap", "UAF", "batch", "unmap"),
         ("stack", "HOST_WAR", "batch", ""),
         ("handler", "HOST_WAR", "upload", "handler"),
@@ -55,8 +56,27 @@ fn what_the_host_does_to_memory_in_flight_races_unless_it_waits() {
 
 #[test]
 fn what_the_host_may_do_meanwhile_is_silent() {
-    for what in ["neighbours", "call", "fork"] {
+    for what in ["neighbours", "call", "fork", "function"] {
         clean(&[what]);
         clean(&[what, "repaired"]);
+    }
+}
+
+#[test]
+fn held_back_copies_bring_the_bytes_that_were_written_too_early() {
+    let program = compiled("host.c");
+    for (what, mark, proof) in [
+        ("refill", "refill", "02 arrived"),
+        ("read", "read", "02 arrived"),
+        ("early", "early", "read 00"),
+    ] {
+        let racy = listened(&["check", "--provoke"], &program, &[what]);
+        let proved = racy.out.lines().find(|line| line.contains("proved: "));
+        let proved = proved.unwrap_or_else(|| panic!("{what}: {racy:?}"));
+        assert!(proved.contains(&place(mark)), "{what}: {proved}");
+        assert!(proved.contains(proof), "{what}: {proved}");
+        let repaired = listened(&["check", "--provoke"], &program, &[what, "repaired"]);
+        assert_eq!(repaired.code, 0, "{what}: {repaired:?}");
+        assert!(!repaired.out.contains("proved"), "{what}: {}", repaired.out);
     }
 }

@@ -96,6 +96,8 @@ struct Flying {
     owner: Option<ends::Watched>,
     kept: Vec<Kept>,
     held: Option<Held>,
+    /// How many accesses had been recorded when it was submitted.
+    noted: u64,
 }
 
 /// A copy that is held back.
@@ -375,6 +377,7 @@ impl State {
     }
 
     fn makes_or_copies(&mut self, call: &ApiCall, words: &[u64], per_thread: bool, to: Teller<'_>) {
+        let word = |at: u8| words.get(usize::from(at)).copied().unwrap_or(0);
         if let Some((start, bytes)) = call.makes(words) {
             let kind = match call.what {
                 Does::Alloc(.., kind) | Does::Register(.., kind) => kind,
@@ -385,6 +388,12 @@ impl State {
         }
         let copies = call.copies(words);
         for copied in &copies {
+            // What changed since an earlier copy like this one did so before the host waited for that.
+            if let Some((at, side)) = call.copies_in().zip(self.side(copied, call.is_of_device())) {
+                let of = stream(word(at), per_thread);
+                let like = self.copies.iter_mut().filter(|copy| copy.is_like(of, side));
+                like.for_each(|copy| copy.compare(to));
+            }
             let (start, end) = copied.to.bounds();
             self.device_writes(start as usize, end as usize);
         }
@@ -488,14 +497,22 @@ impl State {
                 host_guard::off("a GPU works on the host's page tables");
             }
         }
-        // The host is ordered after the earlier ones of the same kind once it is ordered after this one.
-        self.release(|copy| {
-            (copy.stream, copy.is_upload) == (of, is_upload)
-                && (copy.start, copy.end) == (start, end)
-        });
         let (first, last) = host_guard::whole_pages(start, end);
         let last = last.min(first + MOST_BYTES);
-        let piece = if is_pinned && host_guard::is_ready() {
+        // The host is ordered after an earlier one like it once it is ordered after this one.
+        let earlier = self.copies.iter().position(|copy| copy.is_like(of, side));
+        let mut earlier = earlier.map(|at| self.copies.swap_remove(at));
+        let noted = hits::noted();
+        // No page of it was opened since.
+        let piece = earlier.as_mut().filter(|copy| copy.noted == noted);
+        let piece = piece.and_then(|copy| copy.piece.take());
+        if let Some(mut copy) = earlier {
+            copy.leave();
+            self.forget(copy);
+        }
+        let piece = if piece.is_some() {
+            piece
+        } else if is_pinned && host_guard::is_ready() {
             // SAFETY: these are whole pages of memory that the program has pinned, and no device works on the host's page tables.
             // It is released when a call unpins or frees it.
             unsafe { host_guard::protect(first, last, !is_upload) }
@@ -563,6 +580,7 @@ impl State {
             owner,
             kept,
             held,
+            noted,
         });
         self.acts(of).push(number);
     }
@@ -654,14 +672,14 @@ impl State {
     /// Writes the accesses that were recorded.
     fn fetch(&mut self, to: Teller<'_>) {
         hits::take(|hit| {
-            let (site, is_drivers) = to.sites.of(hit, to.ring);
-            // The driver's own access is a part of the call that the program made.
-            if is_drivers && hit.call.is_none() {
+            // The driver's own access is a part of the call that the program made. What it calls, host functions, it calls in the
+            // order of a stream.
+            let Some(site) = to.sites.of(hit, to.ring) else {
                 return;
-            }
+            };
             let what = match (hit.call, hit.store) {
                 (Some(hits::REFUSED), _) => Heard::Refused,
-                (Some(name), _) if ENDS.contains(&name) => Heard::End,
+                (Some(name), _) if ends_memory(name) => Heard::End,
                 (_, true) => Heard::Store,
                 (_, false) => Heard::Load,
             };
@@ -701,21 +719,32 @@ impl State {
 }
 
 impl Flying {
+    fn is_like(&self, stream: u64, side: Side) -> bool {
+        (self.stream, self.start, self.end) == (stream, side.start, side.end)
+            && self.is_upload == side.is_upload
+    }
+
+    /// Writes which of the bytes that were saved have changed.
+    fn compare(&mut self, to: Teller<'_>) {
+        for kept in &self.kept {
+            let change = changed(kept, to);
+            let held = self.held.as_mut().zip(change);
+            held.into_iter()
+                .for_each(|(held, change)| held.touched.push(change));
+        }
+    }
+
     /// Hears no more of the memory's end. Returns whether it is still there.
     fn leave(&mut self) -> bool {
         self.owner.take().is_none_or(ends::leave)
     }
 }
 
-/// The calls after which memory belongs to its owner no more.
-const ENDS: [&str; 6] = [
-    "free",
-    "operator delete",
-    "realloc",
-    "reallocarray",
-    "munmap",
-    "mremap",
-];
+/// Whether memory belongs to its owner no more after this call.
+fn ends_memory(call: &str) -> bool {
+    const ENDS: [&str; 5] = ["free", "realloc", "reallocarray", "munmap", "mremap"];
+    ENDS.contains(&call) || call.starts_with("operator delete")
+}
 
 fn is_host(kind: Made) -> bool {
     matches!(kind, Made::Pinned | Made::Registered)

@@ -41,19 +41,26 @@ impl Sites {
         self.native(&frames[..count], ring)
     }
 
-    /// Returns the number of the place at which the host touched memory, and whether that is in NVIDIA's libraries.
-    pub fn of(&self, hit: &Hit, ring: &SharedRing) -> (u32, bool) {
+    /// Returns the number of the place at which the host touched memory; `None` if that is in NVIDIA's libraries, or in a function
+    /// that they call.
+    pub fn of(&self, hit: &Hit, ring: &SharedRing) -> Option<u32> {
         let mut frames = [0; FRAMES];
-        let (count, is_skipped) = {
-            let from = [hit.stack.pc, hit.stack.sp, hit.stack.fp];
-            stack::saved(&mut frames, from, |at| hit.stack.word(at))
-        };
-        if let Some((file, function, line)) = hit.frames.lines().next() {
-            let id = hit.frames.place().0 as u64;
-            let place = || (line.max(0) as u32, format!("{file}\n{function}"));
-            return (self.line(id, place, ring), is_skipped);
+        let from = [hit.stack.pc, hit.stack.sp, hit.stack.fp];
+        let (count, is_skipped) = stack::saved(&mut frames, from, |at| hit.stack.word(at));
+        let frames = &frames[..count];
+        if is_skipped && hit.call.is_none()
+            || frames.iter().skip(1).any(|at| stack::is_skipped(*at))
+        {
+            return None;
         }
-        (self.native(&frames[..count], ring), is_skipped)
+        let line = hit.frames.lines().next();
+        Some(match line {
+            Some((file, function, line)) => {
+                let place = || (line.max(0) as u32, format!("{file}\n{function}"));
+                self.line(hit.frames.place().0 as u64, place, ring)
+            }
+            None => self.native(frames, ring),
+        })
     }
 
     fn native(&self, frames: &[usize], ring: &SharedRing) -> u32 {

@@ -150,6 +150,11 @@ fn follow(
     (len, are_all && UNLOADED.load(Acquire) == unloaded)
 }
 
+/// Whether a return address is in this library or one of NVIDIA's.
+pub fn is_skipped(pc: usize) -> bool {
+    rule_of(pc).skipped()
+}
+
 /// `pc` without the signature that some arm64 processors add to a saved return address.
 fn without_signature(pc: usize) -> usize {
     #[cfg(target_arch = "aarch64")]

@@ -101,6 +101,10 @@ impl Process {
         };
         let bytes = match last - first {
             0 => format!("byte {}", shown(first)),
+            // Of each further page, the first byte that was touched is known.
+            _ if name.is_empty() && matches!(heard, Heard::Load | Heard::Store) => {
+                format!("bytes {} to {} or more", shown(first), shown(last))
+            }
             _ => format!("bytes {} to {}", shown(first), shown(last)),
         };
         let hex = |word: u64| {

@@ -58,6 +58,11 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     faults++;
 }
 
+// In the order of the stream, so after the upload.
+static void refill_by_function(void *at) {
+    ((unsigned char *)at)[17] = 2;
+}
+
 int main(int count, char **arguments) {
     const char *what = arguments[1];
     repaired = count > 2;
@@ -120,6 +125,17 @@ int main(int count, char **arguments) {
         batch(heap, BYTES, IN_STREAM_ORDER);
         wait_if_repaired();
         heap[17] = 2;
+    } else if (strcmp(what, "loop") == 0) {
+        CUdeviceptr first = device;
+        batch(heap, BYTES, IN_STREAM_ORDER);
+        wait_if_repaired();
+        heap[17] = 2;
+        MUST(cuMemAlloc_v2(&device, BYTES));
+        batch(heap, BYTES, IN_STREAM_ORDER);
+        device = first;
+    } else if (strcmp(what, "function") == 0) {
+        upload(pinned, BYTES);
+        MUST(cuLaunchHostFunc(stream, refill_by_function, pinned));
     } else if (strcmp(what, "unmap") == 0) {
         batch(pages, BYTES, IN_STREAM_ORDER);
         wait_if_repaired();

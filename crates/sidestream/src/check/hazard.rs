@@ -338,10 +338,6 @@ impl Use {
         let thread = self.deed.0 >> Deed::THREAD;
         (thread != Deed::NO_THREAD).then_some(ThreadId(thread))
     }
-
-    fn is_host_access(&self) -> bool {
-        self.deed.is_host() && !self.deed.role().ends()
-    }
 }
 
 /// Returns the race kind of two conflicting accesses that are unordered.
@@ -407,7 +403,7 @@ pub(super) fn doubt_of(
         (first.deed.role(), memory),
         (Role::HoldsPageable, Memory::Pageable) | (Role::HoldsManaged, Memory::Managed)
     );
-    let open = may_block && second.is_host_access()
+    let open = may_block && second.deed.is_host()
         // The free may wait for pending work, but not for work that is enqueued after it.
         || second.deed.role() == Role::OpenEnd && first_in_stream;
     (open && called_before()).then_some(Doubt::Waits)
