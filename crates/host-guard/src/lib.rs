@@ -85,6 +85,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("linux/entries.rs", include_str!("linux/entries.rs")),
     ("linux/handler.rs", include_str!("linux/handler.rs")),
     ("linux/mask.rs", include_str!("linux/mask.rs")),
+    ("linux/probe.rs", include_str!("linux/probe.rs")),
     ("linux/registers.rs", include_str!("linux/registers.rs")),
     ("linux/stand_ins.rs", include_str!("linux/stand_ins.rs")),
     ("linux/sys.rs", include_str!("linux/sys.rs")),

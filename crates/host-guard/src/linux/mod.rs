@@ -5,6 +5,7 @@ pub mod ends;
 mod entries;
 mod handler;
 mod mask;
+mod probe;
 mod registers;
 mod stand_ins;
 mod sys;

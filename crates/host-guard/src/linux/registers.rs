@@ -20,6 +20,20 @@ pub fn here() -> Registers {
     Registers { pc, sp, fp, lr: 0 }
 }
 
+/// Has the thread continue elsewhere when the handler returns.
+///
+/// # Safety
+/// `context` is what the system passed to a handler, and the code may run with the registers there.
+pub unsafe fn continue_at(context: *mut c_void, code: usize) {
+    let word = if cfg!(target_arch = "x86_64") {
+        5 + 16
+    } else {
+        (176 + 264) / size_of::<usize>()
+    };
+    // SAFETY: the caller guarantees it.
+    unsafe { *context.cast::<usize>().add(word) = code };
+}
+
 /// Those at a fault, and whether it was a store. The places are those of the kernel's `struct ucontext`.
 ///
 /// # Safety

@@ -91,7 +91,6 @@ macro_rules! numbers {
 }
 
 numbers! {
-    SYS_futex 202 98;
     SYS_getrandom 318 278;
     SYS_gettid 186 178;
     SYS_io_setup 206 0;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, 
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use super::mask::{Mask, SLOTS};
-use super::sys;
+use super::{probe, sys};
 
 /// The number of system calls that may use memory at once. While there are more, nothing is protected.
 const CALLS: usize = 128;
@@ -45,8 +45,9 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static RELEASES: AtomicUsize = AtomicUsize::new(0);
 /// The lock of all changes to the table.
 static OWNER: Mutex<()> = Mutex::new(());
-/// Memory that system calls are using: start, end and call number. The end is zero in a free entry.
+/// Memory that system calls are using: start, end and call number. The end is zero until all three are stored.
 static IN_CALL: [[AtomicUsize; 3]; CALLS] = [const { [const { AtomicUsize::new(0) }; 3] }; CALLS];
+static CALLING: Mask = Mask::new();
 /// The number of calls so far.
 static NUMBERS: AtomicUsize = AtomicUsize::new(0);
 /// The number of system calls that found no free entry there.
@@ -109,29 +110,6 @@ unsafe fn set(start: usize, end: usize, protection: c_int) -> bool {
     unsafe { sys::mprotect(start as *mut c_void, end - start, protection) == 0 }
 }
 
-/// Whether the program may store to a page: memory that it pinned may be read-only, and must stay so. A futex call
-/// adds zero to a word of the page, which changes no byte, and fails on a read-only page.
-fn is_writable(start: usize) -> bool {
-    static UNUSED: AtomicU32 = AtomicU32::new(0);
-    const WAKE_OP_PRIVATE: c_int = 5 | 128;
-    const ADD: c_int = 1 << 28;
-    // SAFETY: no thread waits for the first word. Zero is added atomically to the second one, as any thread might do,
-    // and for an address that cannot be written the call returns an error.
-    let done = unsafe {
-        let unused = UNUSED.as_ptr();
-        sys::syscall(
-            sys::SYS_futex,
-            unused,
-            WAKE_OP_PRIVATE,
-            1,
-            0_usize,
-            start,
-            ADD,
-        )
-    };
-    done >= 0
-}
-
 /// Makes stores to these whole pages fault, and loads too if `loads`. `None` if that is not possible: there are too
 /// many ranges, a system call uses the pages, the program may only read them, or they are not of the ordinary size.
 ///
@@ -148,7 +126,9 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
         let (from, to) = bounds(slot);
         from <= start && start < to
     };
-    if !loads && !live().any(|at| is_protected(&SLOT[at])) && !is_writable(start) {
+    let is_known = has_any() && live().any(|at| is_protected(&SLOT[at]));
+    // SAFETY: the caller guarantees that the page belongs to the program.
+    if !loads && !is_known && unsafe { !probe::can_store(start) } {
         return None;
     }
     let at = TAKEN.take(bound())?;
@@ -204,6 +184,9 @@ pub fn release(piece: Piece) {
     unsafe { set(start, end, sys::PROT_READ | sys::PROT_WRITE) };
     give(piece.slot);
     RELEASES.fetch_add(1, Ordering::Relaxed);
+    if !has_any() {
+        return;
+    }
     // Pages that another slot covers stay protected: first those against stores only, then those against loads.
     let meets = |other: &&Slot| {
         let (from, to) = bounds(other);
@@ -346,18 +329,12 @@ impl InCall {
     /// From here on these bytes are not protected, and protected ones are opened. Returns whether any byte was
     /// protected against this use.
     pub fn enter(&mut self, start: usize, end: usize, store: bool) -> bool {
-        let free = |room: &[AtomicUsize; 3]| {
-            let taken =
-                room[1].compare_exchange(0, usize::MAX, Ordering::SeqCst, Ordering::Relaxed);
-            taken.is_ok()
-        };
-        if let Some(at) = IN_CALL.iter().position(free) {
+        if let Some(at) = CALLING.take(CALLS) {
             if self.rooms == 0 {
                 self.number = NUMBERS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
                 self.first = at;
             }
             self.rooms += 1;
-            // Until all three words are stored, the entry counts as all memory.
             for (place, value) in [(2, self.number), (0, start), (1, end)] {
                 IN_CALL[at][place].store(value, Ordering::SeqCst);
             }
@@ -392,14 +369,15 @@ impl InCall {
 
 impl Drop for InCall {
     fn drop(&mut self) {
-        let mut rooms = IN_CALL[self.first..].iter().chain(&IN_CALL[..self.first]);
+        let mut rooms = (self.first..CALLS).chain(0..self.first);
         while self.rooms > 0
-            && let Some(room) = rooms.next()
+            && let Some(at) = rooms.next()
         {
-            if room[2].load(Ordering::SeqCst) == self.number {
+            if IN_CALL[at][2].load(Ordering::SeqCst) == self.number {
                 for place in [2, 0, 1] {
-                    room[place].store(0, Ordering::SeqCst);
+                    IN_CALL[at][place].store(0, Ordering::SeqCst);
                 }
+                CALLING.give(at);
                 self.rooms -= 1;
             }
         }
@@ -408,9 +386,10 @@ impl Drop for InCall {
 }
 
 fn is_in_call(start: usize, end: usize) -> bool {
-    let meets = |room: &[AtomicUsize; 3]| {
-        let to = room[1].load(Ordering::SeqCst);
-        to != 0 && room[0].load(Ordering::SeqCst) < end && start < to
+    let meets = |at: usize| {
+        let to = IN_CALL[at][1].load(Ordering::SeqCst);
+        // What is not known yet counts as all memory.
+        to == 0 || (IN_CALL[at][0].load(Ordering::SeqCst) < end && start < to)
     };
-    MORE_CALLS.load(Ordering::SeqCst) > 0 || IN_CALL.iter().any(meets)
+    MORE_CALLS.load(Ordering::SeqCst) > 0 || CALLING.used().any(meets)
 }
