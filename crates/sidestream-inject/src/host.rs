@@ -7,7 +7,7 @@
 //! What is watched here is only a guess of what is in flight, by events, streams and waits: what touches memory for longer than it
 //! must be watched costs time, and the command judges by the rules whether it races.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,6 +18,7 @@ use host_guard::{Piece, ends};
 use crate::areas::{Area, Copied};
 use crate::calls::{ApiCall, Does, Made, PARAMETER};
 use crate::hold::{COMPARED, Hold};
+use crate::order::{Order, stream};
 use crate::python;
 use crate::ring::SharedRing;
 use crate::sites::Sites;
@@ -54,12 +55,8 @@ struct State {
     waited_for: Vec<(u32, Held)>,
     /// By first address: the end and the kind of memory that calls made known.
     memory: BTreeMap<u64, (u64, Made)>,
-    streams: HashMap<u64, Stream>,
-    /// By event, if there are any: the copies that it is recorded after.
-    events: HashMap<u64, Vec<u32>>,
+    order: Order,
     copies: Vec<Flying>,
-    /// The number of the last copy.
-    last: u32,
     kept_bytes: usize,
     /// How many captures are going on: what is submitted then may not be executed.
     captures: u32,
@@ -75,13 +72,6 @@ struct Watched {
     bytes: u64,
     guarded: u64,
     compared: u64,
-}
-
-#[derive(Default)]
-struct Stream {
-    is_blocking: bool,
-    /// The copies before its end.
-    after: Vec<u32>,
 }
 
 /// A copy after which the host is not known to be ordered.
@@ -157,19 +147,6 @@ pub struct Teller<'a> {
     pub ring: &'a SharedRing,
     /// The places.
     pub sites: &'a Sites,
-}
-
-/// The legacy stream among the streams; no stream that a program creates has this handle.
-const LEGACY: u64 = 1;
-
-fn stream(handle: u64, per_thread: bool) -> u64 {
-    match handle {
-        0 if !per_thread => LEGACY,
-        LEGACY => LEGACY,
-        // The thread's own.
-        0 | 2 => 1 << 63 | u64::from(system::thread()),
-        other => other,
-    }
 }
 
 impl Host {
@@ -304,52 +281,27 @@ impl State {
         let of = |at| stream(word(at), per_thread);
         match call.what {
             Does::StreamCreate(at, flags) | Does::StreamCreateIn(at, flags, _) => {
-                let fresh = Stream {
-                    is_blocking: word(flags) & 1 == 0,
-                    after: Vec::new(),
-                };
-                self.streams.insert(word(at), fresh);
+                self.order.created(word(at), word(flags) & 1 == 0);
             }
-            Does::StreamDestroy(at) => drop(self.streams.remove(&word(at))),
+            Does::StreamDestroy(at) => self.order.destroyed(word(at)),
             Does::EventRecord(event, at) => {
-                let after = self.acts(of(at)).clone();
-                self.recorded(word(event), after);
+                let after = self.order.acts(of(at)).clone();
+                self.order.recorded(word(event), after);
             }
-            Does::EventWait(at, event) => {
-                let waits_for = self.events.get(&word(event)).cloned();
-                let after = self.acts(of(at));
-                after.extend(waits_for.unwrap_or_default());
-                after.sort_unstable();
-                after.dedup();
-            }
-            Does::ContextRecord(_, event) => {
-                let all = self.copies.iter().map(|copy| copy.number).collect();
-                self.recorded(word(event), all);
-            }
-            Does::EventDestroy(event) => self.recorded(word(event), Vec::new()),
+            Does::ContextRecord(_, event) => self.order.recorded(word(event), self.order.all()),
+            Does::EventDestroy(event) => self.order.recorded(word(event), Vec::new()),
+            Does::EventWait(at, event) => self.order.waits(of(at), word(event)),
             Does::StreamSynchronize(at) | Does::StreamQuery(at) => {
-                let after = match of(at) {
-                    LEGACY => Some(self.acts(LEGACY).clone()),
-                    other => self.streams.get(&other).map(|stream| stream.after.clone()),
-                };
-                self.settle(&after.unwrap_or_default(), to);
+                let after = self.order.of_stream(of(at));
+                self.settle(&after, to);
             }
-            Does::EventSynchronize(event) | Does::EventQuery(event) => {
-                self.settle(
-                    &self.events.get(&word(event)).cloned().unwrap_or_default(),
-                    to,
-                );
+            Does::EventSynchronize(event)
+            | Does::EventQuery(event)
+            | Does::EventElapsed(_, event) => {
+                let after = self.order.of_event(word(event));
+                self.settle(&after, to);
             }
-            Does::EventElapsed(_, event) => {
-                self.settle(
-                    &self.events.get(&word(event)).cloned().unwrap_or_default(),
-                    to,
-                );
-            }
-            Does::ContextSynchronize => {
-                let all: Vec<_> = self.copies.iter().map(|copy| copy.number).collect();
-                self.settle(&all, to);
-            }
+            Does::ContextSynchronize => self.settle(&self.order.all(), to),
             Does::BeginCapture(..) => self.captures += 1,
             Does::EndCapture(..) => self.captures = self.captures.saturating_sub(1),
             // What a graph writes is not known.
@@ -404,46 +356,8 @@ impl State {
             )
         };
         if call.copies_in().is_none() && copies.iter().any(is_of_host) {
-            let after = self.acts(stream(0, per_thread)).clone();
+            let after = self.order.acts(stream(0, per_thread)).clone();
             self.settle(&after, to);
-        }
-    }
-
-    /// The stream does something: the legacy stream after what all blocking streams did, and these after what it did (R14). Returns
-    /// the copies after which it does that.
-    fn acts(&mut self, stream: u64) -> &mut Vec<u32> {
-        // A stream of which the creation was not heard is a blocking one.
-        let is_blocking = match self.streams.get(&stream) {
-            Some(known) => known.is_blocking,
-            None => stream != LEGACY,
-        };
-        let mut more: Vec<u32> = Vec::new();
-        if !self.copies.is_empty() {
-            let before = |(of, known): &(&u64, &Stream)| match stream {
-                LEGACY => known.is_blocking,
-                _ => is_blocking && **of == LEGACY,
-            };
-            let before = self.streams.iter().filter(before);
-            more.extend(before.flat_map(|(_, known)| &known.after));
-        }
-        let fresh = || Stream {
-            is_blocking,
-            after: Vec::new(),
-        };
-        let after = &mut self.streams.entry(stream).or_insert_with(fresh).after;
-        after.extend(more);
-        let copies = &self.copies;
-        after.retain(|number| copies.iter().any(|copy| copy.number == *number));
-        after.sort_unstable();
-        after.dedup();
-        after
-    }
-
-    fn recorded(&mut self, event: u64, after: Vec<u32>) {
-        if after.is_empty() {
-            self.events.remove(&event);
-        } else {
-            self.events.insert(event, after);
         }
     }
 
@@ -567,8 +481,7 @@ impl State {
                 touched: Vec::new(),
             }
         });
-        self.last = self.last.wrapping_add(1);
-        let number = self.last;
+        let number = self.order.submitted(of);
         self.copies.push(Flying {
             number,
             stream: of,
@@ -582,7 +495,6 @@ impl State {
             held,
             noted,
         });
-        self.acts(of).push(number);
     }
 
     /// The host has waited for these copies.
@@ -609,7 +521,6 @@ impl State {
             }
             self.forget(copy);
         }
-        self.clear_if_empty();
     }
 
     /// Compares what has arrived of copies for which some threads waited.
@@ -628,6 +539,7 @@ impl State {
     }
 
     fn forget(&mut self, copy: Flying) {
+        self.order.done(copy.number);
         if let Some((hold, slot)) = self.hold.as_mut().zip(copy.held.and_then(|held| held.slot)) {
             hold.free(slot);
         }
@@ -642,16 +554,6 @@ impl State {
             let mut copy = self.copies.swap_remove(at);
             copy.leave();
             self.forget(copy);
-        }
-        self.clear_if_empty();
-    }
-
-    fn clear_if_empty(&mut self) {
-        if self.copies.is_empty() {
-            self.events.clear();
-            self.streams
-                .values_mut()
-                .for_each(|known| known.after.clear());
         }
     }
 
@@ -706,7 +608,7 @@ impl State {
         });
     }
 
-    /// The same line most likely stored to the bytes beside its pages, and one mistake is told once.
+    /// What stored there most likely stored to the bytes beside its pages, too, and one mistake is told once.
     fn stored_around(&mut self, start: usize, end: usize) {
         let page = host_guard::page();
         let around = (start.saturating_sub(page), end.saturating_add(page));

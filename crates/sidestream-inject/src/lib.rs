@@ -27,6 +27,8 @@ mod listen;
 #[cfg(target_os = "linux")]
 mod nvtx;
 #[cfg(target_os = "linux")]
+mod order;
+#[cfg(target_os = "linux")]
 mod python;
 #[cfg(target_os = "linux")]
 mod ring;
@@ -55,6 +57,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("kernels.rs", include_str!("kernels.rs")),
     ("listen.rs", include_str!("listen.rs")),
     ("nvtx.rs", include_str!("nvtx.rs")),
+    ("order.rs", include_str!("order.rs")),
     ("python.rs", include_str!("python.rs")),
     ("ring.rs", include_str!("ring.rs")),
     ("sites.rs", include_str!("sites.rs")),

@@ -4,7 +4,7 @@
 
 #include "program.cuh"
 
-/// As in Arrow's C data interface: whoever has the array last calls `release`.
+/// As in Arrow's C data interface: its last owner calls `release`.
 struct ArrowArray {
     float *values;
     void (*release)(ArrowArray *);

@@ -74,7 +74,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // Works on pages and signals, and knows nothing of streams.
     ("host-guard", &[]),
     // Is loaded into programs, and compiled without Cargo for that.
-    ("sidestream-inject", &[]),
+    ("sidestream-inject", &["host-guard"]),
     // The two interfaces: the terminal's, and Python's, which includes the command too.
     (
         "sidestream-cli",
