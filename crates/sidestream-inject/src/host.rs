@@ -18,7 +18,7 @@ use host_guard::{Piece, ends};
 use crate::areas::{Area, Copied};
 use crate::calls::{ApiCall, Does, Made, PARAMETER};
 use crate::hold::{COMPARED, Hold};
-use crate::order::{Order, stream};
+use crate::in_flight::{InFlight, stream};
 use crate::python;
 use crate::ring::SharedRing;
 use crate::sites::Sites;
@@ -55,19 +55,19 @@ struct State {
     waited_for: Vec<(u32, Held)>,
     /// By first address: the end and the kind of memory that calls made known.
     memory: BTreeMap<u64, (u64, Made)>,
-    order: Order,
+    in_flight: InFlight,
     copies: Vec<Flying>,
     kept_bytes: usize,
     /// How many captures are going on: what is submitted then may not be executed.
     captures: u32,
     /// Whether it was asked on which page tables devices work.
     knows_devices: bool,
-    watched: Watched,
+    watched: Coverage,
 }
 
 /// How many of the bytes of copies between pinned memory and devices were watched.
 #[derive(Default)]
-struct Watched {
+struct Coverage {
     copies: u64,
     bytes: u64,
     guarded: u64,
@@ -281,27 +281,29 @@ impl State {
         let of = |at| stream(word(at), per_thread);
         match call.what {
             Does::StreamCreate(at, flags) | Does::StreamCreateIn(at, flags, _) => {
-                self.order.created(word(at), word(flags) & 1 == 0);
+                self.in_flight.created(word(at), word(flags) & 1 == 0);
             }
-            Does::StreamDestroy(at) => self.order.destroyed(word(at)),
+            Does::StreamDestroy(at) => self.in_flight.destroyed(word(at)),
             Does::EventRecord(event, at) => {
-                let after = self.order.acts(of(at)).clone();
-                self.order.recorded(word(event), after);
+                let after = self.in_flight.acts(of(at)).clone();
+                self.in_flight.recorded(word(event), after);
             }
-            Does::ContextRecord(_, event) => self.order.recorded(word(event), self.order.all()),
-            Does::EventDestroy(event) => self.order.recorded(word(event), Vec::new()),
-            Does::EventWait(at, event) => self.order.waits(of(at), word(event)),
+            Does::ContextRecord(_, event) => {
+                self.in_flight.recorded(word(event), self.in_flight.all())
+            }
+            Does::EventDestroy(event) => self.in_flight.recorded(word(event), Vec::new()),
+            Does::EventWait(at, event) => self.in_flight.waits(of(at), word(event)),
             Does::StreamSynchronize(at) | Does::StreamQuery(at) => {
-                let after = self.order.of_stream(of(at));
+                let after = self.in_flight.of_stream(of(at));
                 self.settle(&after, to);
             }
             Does::EventSynchronize(event)
             | Does::EventQuery(event)
             | Does::EventElapsed(_, event) => {
-                let after = self.order.of_event(word(event));
+                let after = self.in_flight.of_event(word(event));
                 self.settle(&after, to);
             }
-            Does::ContextSynchronize => self.settle(&self.order.all(), to),
+            Does::ContextSynchronize => self.settle(&self.in_flight.all(), to),
             Does::BeginCapture(..) => self.captures += 1,
             Does::EndCapture(..) => self.captures = self.captures.saturating_sub(1),
             // What a graph writes is not known.
@@ -356,7 +358,7 @@ impl State {
             )
         };
         if call.copies_in().is_none() && copies.iter().any(is_of_host) {
-            let after = self.order.acts(stream(0, per_thread)).clone();
+            let after = self.in_flight.acts(stream(0, per_thread)).clone();
             self.settle(&after, to);
         }
     }
@@ -481,7 +483,7 @@ impl State {
                 touched: Vec::new(),
             }
         });
-        let number = self.order.submitted(of);
+        let number = self.in_flight.submitted(of);
         self.copies.push(Flying {
             number,
             stream: of,
@@ -539,7 +541,7 @@ impl State {
     }
 
     fn forget(&mut self, copy: Flying) {
-        self.order.done(copy.number);
+        self.in_flight.done(copy.number);
         if let Some((hold, slot)) = self.hold.as_mut().zip(copy.held.and_then(|held| held.slot)) {
             hold.free(slot);
         }

@@ -21,13 +21,13 @@ mod hold;
 #[cfg(target_os = "linux")]
 mod host;
 #[cfg(target_os = "linux")]
+mod in_flight;
+#[cfg(target_os = "linux")]
 mod kernels;
 #[cfg(target_os = "linux")]
 mod listen;
 #[cfg(target_os = "linux")]
 mod nvtx;
-#[cfg(target_os = "linux")]
-mod order;
 #[cfg(target_os = "linux")]
 mod python;
 #[cfg(target_os = "linux")]
@@ -57,7 +57,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("kernels.rs", include_str!("kernels.rs")),
     ("listen.rs", include_str!("listen.rs")),
     ("nvtx.rs", include_str!("nvtx.rs")),
-    ("order.rs", include_str!("order.rs")),
+    ("in_flight.rs", include_str!("in_flight.rs")),
     ("python.rs", include_str!("python.rs")),
     ("ring.rs", include_str!("ring.rs")),
     ("sites.rs", include_str!("sites.rs")),

@@ -9,7 +9,7 @@ pub const LEGACY: u64 = 1;
 
 /// The copies after which the host is not known to be ordered, by number, and what comes after them.
 #[derive(Default)]
-pub struct Order {
+pub struct InFlight {
     in_flight: Vec<u32>,
     last: u32,
     streams: HashMap<u64, Tail>,
@@ -35,7 +35,7 @@ pub fn stream(handle: u64, per_thread: bool) -> u64 {
     }
 }
 
-impl Order {
+impl InFlight {
     /// A stream comes to be.
     pub fn created(&mut self, stream: u64, is_blocking: bool) {
         let after = Vec::new();
