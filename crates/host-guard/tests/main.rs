@@ -371,6 +371,31 @@ fn a_handler_that_is_set_meanwhile_is_called_after_the_guard() {
 }
 
 #[test]
+fn a_thread_that_blocks_all_signals_may_fault() {
+    let _watched = watched();
+    let pages = Pages::new(1);
+    let piece = pages.protect(0, 1, false).unwrap();
+    type Set = unsafe extern "C" fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
+    std::thread::scope(|threads| {
+        let blocks = || {
+            // SAFETY: the stand-in has the signature of `pthread_sigmask`; the set is filled.
+            unsafe {
+                let set = std::mem::transmute::<usize, Set>(stand_in(c"pthread_sigmask"));
+                let [mut every, mut now]: [libc::sigset_t; 2] = std::mem::zeroed();
+                libc::sigfillset(&mut every);
+                assert_eq!(set(libc::SIG_BLOCK, &every, null_mut()), 0);
+                assert_eq!(set(libc::SIG_BLOCK, std::ptr::null(), &mut now), 0);
+                assert_eq!(libc::sigismember(&now, libc::SIGTERM), 1);
+            }
+            pages.store(1, 1);
+        };
+        threads.spawn(blocks);
+    });
+    assert_eq!(pages.recorded(), [(1, 2, true, "")]);
+    release(piece);
+}
+
+#[test]
 fn a_forked_child_has_all_pages_open_and_watches_nothing() {
     let _watched = watched();
     let pages = Pages::new(2);

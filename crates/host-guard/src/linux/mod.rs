@@ -31,18 +31,28 @@ pub fn begin(ends: bool) {
     if watch::is_child() {
         return;
     }
+    stand_ins::begin();
+    ASKED.store(0, Ordering::Relaxed);
+    watch::begin();
+    if is_checked_from_outside() {
+        return off("`sidestream check -- PROGRAM` watches the host's memory in this process");
+    }
     if ends {
         allocators::begin();
     }
     ends::hear(ends);
-    stand_ins::begin();
-    ASKED.store(0, Ordering::Relaxed);
-    watch::begin();
     // Calls are redirected now, not at the first protection: a call may use memory for a long time.
     entries::look(stand_ins::of);
     if !handler::install() {
         off("the handler of SIGSEGV cannot be installed");
     }
+}
+
+/// Whether the library that `sidestream check -- PROGRAM` loads into a program watches this process: the signal has one
+/// owner, and this crate, which is in that library too, is then not the one.
+fn is_checked_from_outside() -> bool {
+    let rings = std::env::var_os("SIDESTREAM_RINGS").filter(|_| cfg!(not(injected)));
+    rings.is_some_and(|folder| std::path::Path::new(&folder).is_dir())
 }
 
 /// Ends the observation: nothing is protected any more, and everything is restored.

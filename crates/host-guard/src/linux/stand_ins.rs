@@ -383,6 +383,25 @@ unsafe extern "C" fn signal(signal: c_int, new: usize) -> usize {
     old
 }
 
+/// Defines stand-ins for the calls that set a thread's signal mask: a fault ends the process if its signal is blocked.
+macro_rules! masks {
+    ($($name:ident)+) => {
+        $(unsafe extern "C" fn $name(how: c_int, new: *const sys::sigset_t, old: *mut sys::sigset_t) -> c_int {
+            // SAFETY: the arguments are those of the replaced call.
+            unsafe {
+                if new.is_null() || how == sys::SIG_UNBLOCK || !watch::is_watched() {
+                    return sys::$name(how, new, old);
+                }
+                let mut set = *new;
+                sys::sigdelset(&mut set, sys::SIGSEGV);
+                sys::$name(how, &set, old)
+            }
+        })+
+    };
+}
+
+masks! { pthread_sigmask sigprocmask }
+
 /// Unmapped memory is no longer protected: what is mapped there next does not belong to the check.
 unsafe extern "C" fn munmap(at: *mut c_void, bytes: usize) -> c_int {
     let (start, end) = (at as usize, (at as usize).saturating_add(bytes));
@@ -688,6 +707,8 @@ fn all() -> Vec<StandIn> {
         c"fwrite_unlocked" => fwrite_without_lock,
         c"sigaction" => sigaction,
         c"signal" => signal,
+        c"pthread_sigmask" => pthread_sigmask,
+        c"sigprocmask" => sigprocmask,
         c"munmap" => munmap,
         c"mremap" => mremap,
         c"syscall" => syscall,

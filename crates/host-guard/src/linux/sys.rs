@@ -24,7 +24,9 @@ unsafe extern "C" {
     pub fn raise(signal: c_int) -> c_int;
     pub fn sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int;
     pub fn sigaddset(set: *mut sigset_t, signal: c_int) -> c_int;
+    pub fn sigdelset(set: *mut sigset_t, signal: c_int) -> c_int;
     pub fn sigfillset(set: *mut sigset_t) -> c_int;
+    pub fn sigprocmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int;
     pub fn signal(signal: c_int, handler: usize) -> usize;
     pub fn syscall(number: c_long, ...) -> c_long;
     pub fn sysconf(name: c_int) -> c_long;
@@ -72,6 +74,7 @@ pub const RTLD_DEFAULT: *mut c_void = std::ptr::null_mut();
 pub const RTLD_NEXT: *mut c_void = std::ptr::without_provenance_mut(usize::MAX);
 pub const SIGSEGV: c_int = 11;
 pub const SIG_BLOCK: c_int = 0;
+pub const SIG_UNBLOCK: c_int = 1;
 pub const SIG_SETMASK: c_int = 2;
 pub const SIG_DFL: usize = 0;
 pub const SIG_IGN: usize = 1;
