@@ -7,6 +7,9 @@
 //! accesses are fetched by [`hits::take`]. The caller decides which memory is protected, for how long, and what an
 //! access means; this crate knows nothing of streams, copies or Python.
 //!
+//! Memory that is not pinned cannot be protected: the driver reads it on the CPU. Where [`begin`] is asked to, the calls
+//! that free or unmap memory are redirected too, and the end of what is watched is recorded ([`ends::watch`]).
+//!
 //! # What it guarantees
 //! - **To the program**: it computes what it would compute without the guard. A load or store that faulted is
 //!   executed once the page is open. A system call that uses protected memory, which the kernel would fail, is
@@ -17,14 +20,15 @@
 //!   set meanwhile, by `sigaction` or `signal`, is called after the guard and before the older ones. If a handler
 //!   raises the signal again, the next older one is called.
 //! - **To threads**: any thread may fault, protect, release and make system calls at any time. Only [`begin`] and
-//!   [`end`] must not be called concurrently.
+//!   [`end`] must not be called concurrently. A thread that blocks all signals meanwhile leaves SIGSEGV open, since a
+//!   fault would end the process; one that blocked it before must not access protected memory.
 //! - **To forked children**: all pages are open there before any other code runs, nothing is watched, and every
 //!   function here returns without taking a lock, which may be held by a thread that does not exist in the child.
 //! - **To handlers of other signals**: what is said below of calls is true inside them, too.
 //!
 //! # What is never locked or allocated
 //! The handler and the stand-ins may run at any time. They take no lock, allocate nothing and call no interpreter and
-//! no driver, except where a library is loaded, protected memory is unmapped, or asynchronous input begins. They read
+//! no driver, except where a library is loaded, protected memory is freed, or asynchronous input begins. They read
 //! what is protected from a table of atomics, and write what they recorded to preallocated slots: [`hits::lost`]
 //! counts the accesses for which none was free. All code that changes the table takes one lock, which the handler and
 //! the stand-ins never take. Both call the [`lines::Source`], which must follow the same rules.
@@ -47,10 +51,12 @@
 //!   the pages, or they are not protected.
 //!
 //! # The modules, from the bottom up
-//! In `linux` `sys` (the C library), `mask` and `table` (what is protected); here `lines` (the program's current lines) and `hits` (recorded accesses); in
-//! `linux` `watch` (whether memory may be protected), `handler`, `entries` (of the loader), `stand_ins`, and the functions
-//! that begin and end the observation. A module uses only those before it. On other systems and processors `elsewhere` takes the
-//! place of `linux`: nothing is protected there, and [`why_off`] says so.
+//! In `linux` `sys` (the C library), `mask`, `registers` and `probe` (may a page be stored to?), `table` (what is
+//! protected); here `lines` (the program's current lines), `stack` (its native stack) and `hits` (recorded accesses); in
+//! `linux` `ends` (of which memory the end is heard), `watch` (whether memory may be protected), `handler`, `entries` (of
+//! the loader), `allocators` and `stand_ins`, and the functions that begin and end the observation. A module uses only
+//! those before it. On other systems and processors `elsewhere` takes the place of `linux`: nothing is protected there,
+//! and [`why_off`] says so.
 
 pub mod hits;
 pub mod lines;

@@ -519,11 +519,37 @@ with checked() as run:
 """
 
 
-def ran(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+def ran(code: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     code = code.replace("{tests!r}", repr(str(Path(__file__).parent)))
     return subprocess.run(
-        [sys.executable, *options, "-c", code], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, *options, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=os.environ | variables,
     )
+
+
+OUTSIDE = """
+import json, sys
+sys.path.insert(0, {tests!r})
+from test_check_host import *
+with checked() as run:
+    array = pinned(run, memory(SIZE))
+    upload(run, array)
+    array[5000] = 1
+    report = json.loads(run.report())["host"]
+    print(report["guarded_bytes"], report["problem"])
+"""
+
+
+def test_where_a_check_from_outside_guards_the_process_this_one_does_not(tmp_path: Path) -> None:
+    inside = ran(OUTSIDE, SIDESTREAM_RINGS=str(tmp_path))
+    why = "`sidestream check -- PROGRAM` watches the host's memory in this process"
+    assert inside.stdout == f"0 {why}\n", inside.stderr
+    alone = ran(OUTSIDE, SIDESTREAM_RINGS=str(tmp_path / "gone"))
+    assert alone.stdout == f"{SIZE} None\n", alone.stderr
 
 
 def test_a_ring_that_a_library_makes_opens_all_pages(library: Any) -> None:

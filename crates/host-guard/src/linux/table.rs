@@ -120,6 +120,7 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
     if start >= end {
         return None;
     }
+    let most = bound();
     let _owner = owner();
     // The program can write memory that the device writes, and memory that is already protected.
     let is_protected = |slot: &Slot| {
@@ -131,7 +132,7 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
     if !loads && !is_known && unsafe { !probe::can_store(start) } {
         return None;
     }
-    let at = TAKEN.take(bound())?;
+    let at = TAKEN.take(most)?;
     let slot = &SLOT[at];
     // The counter changes before the bounds, so that a thread that reads the bounds meanwhile notices the change.
     let turn = slot.turn.fetch_add(1, Ordering::SeqCst) + 1;
