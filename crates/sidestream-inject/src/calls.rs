@@ -418,6 +418,20 @@ impl ApiCall {
         )
     }
 
+    /// Whether the call may wait, and is written before it does.
+    pub fn waits(&self) -> bool {
+        self.at == Enter
+            && matches!(
+                self.what,
+                StreamSynchronize(_)
+                    | ContextSynchronize
+                    | EventSynchronize(_)
+                    | Copy(.., None)
+                    | Copy2D(_, None)
+                    | Copy3D(_, None)
+            )
+    }
+
     /// Returns what the call makes a node of a graph do.
     pub fn part(&self, words: &[u64]) -> Option<Part> {
         match self.what {

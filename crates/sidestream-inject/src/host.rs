@@ -42,8 +42,8 @@ pub struct Host {
     state: Mutex<State>,
     /// How many accesses had been recorded when they were last fetched.
     fetched: AtomicU64,
-    /// Whether copies that are complete soon are to be compared.
-    compares: AtomicBool,
+    /// Whether a thread waits for copies.
+    waits: AtomicBool,
 }
 
 #[derive(Default)]
@@ -51,8 +51,8 @@ struct State {
     /// For how many milliseconds copies are held back, if at all.
     provoke: Option<u64>,
     hold: Option<Hold>,
-    /// Copies for which these threads are waiting.
-    waited_for: Vec<(u32, Held)>,
+    /// Copies for which these threads are waiting: other threads may touch their memory too early until then.
+    waited_for: Vec<(u32, Flying)>,
     /// By first address: the end and the kind of memory that calls made known.
     memory: BTreeMap<u64, (u64, Made)>,
     in_flight: InFlight,
@@ -173,7 +173,7 @@ impl Host {
     pub fn end(&self, to: Teller<'_>) {
         let mut state = self.state();
         state.fetch(to);
-        state.compare(|_| true, to);
+        state.complete(|_| true, to);
         let of = &state.watched;
         let counts = [of.copies, of.bytes, of.guarded, of.compared, hits::lost()];
         let why = host_guard::why_off().unwrap_or_default();
@@ -192,15 +192,24 @@ impl Host {
             state.fetch(to);
         }
         state.call(call, words, per_thread, to);
+        if !call.waits() {
+            // What a query has answered is known at once.
+            state.complete(|of| of == system::thread(), to);
+        }
         let waits = !state.waited_for.is_empty();
-        self.compares.store(waits, Ordering::Relaxed);
+        self.waits.store(waits, Ordering::Relaxed);
     }
 
-    /// Takes note that a call of this thread has returned.
+    /// Takes note that a call of this thread that waited has returned.
     pub fn returned(&self, to: Teller<'_>) {
-        if self.compares.load(Ordering::Relaxed) {
+        if self.waits.load(Ordering::Relaxed) {
+            let mut state = self.state();
+            let noted = hits::noted();
+            if self.fetched.swap(noted, Ordering::Relaxed) != noted {
+                state.fetch(to);
+            }
             let thread = system::thread();
-            self.state().compare(|of| of == thread, to);
+            state.complete(|of| of == thread, to);
         }
     }
 
@@ -508,35 +517,31 @@ impl State {
             let mut copy = self.copies.swap_remove(at);
             // Memory that is gone may belong to others by now.
             if copy.leave() {
-                for kept in &copy.kept {
-                    let change = changed(kept, to);
-                    let held = copy.held.as_mut().zip(change);
-                    held.into_iter()
-                        .for_each(|(held, change)| held.touched.push(change));
-                }
+                copy.compare(to);
             }
             if let Some(hold) = &self.hold {
                 hold.release();
             }
-            if let Some(held) = copy.held.take_if(|held| !held.touched.is_empty()) {
-                self.waited_for.push((system::thread(), held));
-            }
-            self.forget(copy);
+            self.in_flight.done(copy.number);
+            self.waited_for.push((system::thread(), copy));
         }
     }
 
-    /// Compares what has arrived of copies for which some threads waited.
-    fn compare(&mut self, of: impl Fn(u32) -> bool, to: Teller<'_>) {
+    /// Some threads have waited for their copies.
+    fn complete(&mut self, of: impl Fn(u32) -> bool, to: Teller<'_>) {
         while let Some(at) = self.waited_for.iter().position(|(thread, _)| of(*thread)) {
-            let (_, held) = self.waited_for.swap_remove(at);
-            let arrived = self.hold.as_mut().zip(held.slot).and_then(|(hold, slot)| {
-                let at = hold.slot(slot);
-                hold.free(slot);
-                Kept::of(at, at + held.submitted.bytes.len())
-            });
-            for touched in &held.touched {
-                prove(touched, &held.submitted, arrived.as_ref(), to);
+            let (_, mut copy) = self.waited_for.swap_remove(at);
+            if let Some(held) = &mut copy.held {
+                let slot = self.hold.as_ref().zip(held.slot);
+                let arrived = slot.and_then(|(hold, slot)| {
+                    let at = hold.slot(slot);
+                    Kept::of(at, at + held.submitted.bytes.len())
+                });
+                for touched in &held.touched {
+                    prove(touched, &held.submitted, arrived.as_ref(), to);
+                }
             }
+            self.forget(copy);
         }
     }
 
@@ -552,6 +557,10 @@ impl State {
     }
 
     fn release(&mut self, which: impl Fn(&Flying) -> bool) {
+        while let Some(at) = self.waited_for.iter().position(|(_, copy)| which(copy)) {
+            let (_, copy) = self.waited_for.swap_remove(at);
+            self.forget(copy);
+        }
         while let Some(at) = self.copies.iter().position(&which) {
             let mut copy = self.copies.swap_remove(at);
             copy.leave();
@@ -596,7 +605,8 @@ impl State {
             };
             let thread = hit.thread as u32;
             touched.write(thread, 0, hit.call.unwrap_or_default(), to);
-            for copy in &mut self.copies {
+            let waited_for = self.waited_for.iter_mut().map(|(_, copy)| copy);
+            for copy in self.copies.iter_mut().chain(waited_for) {
                 if let Some(held) = copy.held.as_mut()
                     && copy.start < hit.end
                     && hit.start < copy.end

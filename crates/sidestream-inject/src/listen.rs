@@ -181,8 +181,13 @@ impl Listener {
         } else {
             Moment::Exit
         };
-        if let Some((host, to)) = self.host().filter(|_| at == Moment::Exit) {
-            host.returned(to);
+        if at == Moment::Exit && call.waits() {
+            if let Some((host, to)) = self.host() {
+                host.returned(to);
+            }
+            let thread = u64::from(system::thread());
+            self.ring.write_text(Tag::Returned, &[thread], &[]);
+            return;
         }
         let is_submitted = at == Moment::Exit && call.copies_in().is_some() && self.host.is_some();
         if (call.at != at && !is_submitted) || data.arguments.is_null() {

@@ -85,6 +85,8 @@ pub enum Tag {
     /// A copy that was held back has copied another byte than without the host's access: [`Heard`], the byte's address, the access's
     /// call site, the right byte and the wrong one.
     Proof = 16,
+    /// A call that was written before it waited has returned: the thread.
+    Returned = 17,
 }
 
 /// What the host did.
@@ -115,7 +117,7 @@ impl Heard {
 impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
-        const ALL: [Tag; 16] = [
+        const ALL: [Tag; 17] = [
             Tag::Call,
             Tag::Kernel,
             Tag::Problem,
@@ -132,6 +134,7 @@ impl Tag {
             Tag::Host,
             Tag::HostEnd,
             Tag::Proof,
+            Tag::Returned,
         ];
         ALL.into_iter().find(|tag| *tag as u8 == number)
     }

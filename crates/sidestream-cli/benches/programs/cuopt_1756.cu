@@ -16,7 +16,7 @@ static void set_element(float *views, int route, const View &view, cudaStream_t 
     const void *from = &view;
     size_t bytes = sizeof view, first_of = 0;
     cudaMemcpyAttributes attributes = {cudaMemcpySrcAccessOrderStream};
-    must(cudaMemcpyBatchAsync(&to, &from, &bytes, 1, &attributes, &first_of, 1, stream)); // first
+    must(cudaMemcpyBatchAsync(&to, &from, &bytes, 1, &attributes, &first_of, 1, stream)); // first second
 }
 
 int main(int count, char **) {

@@ -47,6 +47,8 @@ pub struct Process {
     last: Option<ThreadId>,
     /// The thread that has waited for the device since calls of another were told.
     waited: Option<ThreadId>,
+    /// Threads that are waiting for it.
+    waiting: HashSet<ThreadId>,
     contexts: HashMap<u64, DeviceId>,
     /// By stream: the context, green or not, in which it was created.
     in_contexts: HashMap<u64, u64>,
@@ -123,6 +125,8 @@ pub(super) struct Now<'a> {
     pub(super) device: DeviceId,
     context: u64,
     pub(super) site: SiteId,
+    /// Whether the call is one that may wait, and has not returned.
+    is_waiting: bool,
 }
 
 impl Now<'_> {
@@ -182,6 +186,12 @@ impl Process {
             Tag::Host => self.host(head, record, out),
             Tag::HostEnd => self.host_ended(head, record),
             Tag::Proof => self.proved(record),
+            Tag::Returned => {
+                let thread = record
+                    .first()
+                    .and_then(|thread| self.threads.get(&(*thread as u32)));
+                self.returned(thread.copied());
+            }
             _ => out.activity(head, record),
         }
     }
@@ -211,6 +221,7 @@ impl Process {
             device,
             context: before[1],
             site,
+            is_waiting: call.waits(),
         };
         self.does(call, &now, out);
     }
@@ -393,9 +404,21 @@ impl Process {
         ids
     }
 
-    /// The thread has waited for the device in another call.
+    /// The thread waits for the device: other threads may hear of that once its call has returned.
     pub(super) fn has_waited(&mut self, now: &Now<'_>) {
-        self.waited = Some(now.thread);
+        if now.is_waiting {
+            self.waiting.insert(now.thread);
+        } else {
+            self.waited = Some(now.thread);
+        }
+    }
+
+    /// The call of a thread has returned that was heard before it waited.
+    fn returned(&mut self, thread: Option<ThreadId>) {
+        if let Some(thread) = thread.filter(|thread| self.waiting.remove(thread)) {
+            self.waited = Some(thread);
+            self.last = Some(thread);
+        }
     }
 
     /// Memory of a device that no call made known, such as a variable of the program.
@@ -452,6 +475,7 @@ impl Process {
             device: DeviceId(0),
             context: 0,
             site,
+            is_waiting: false,
         }
     }
 
