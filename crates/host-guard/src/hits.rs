@@ -18,6 +18,9 @@ const READY: u8 = 2;
 /// memory.
 pub const REFUSED: &str = "EFAULT";
 
+/// The name of the call that an access is a part of; `None` for a load or a store.
+type Call = Option<&'static str>;
+
 /// A host access to memory that was protected.
 #[derive(Clone, Copy)]
 pub struct Hit {
@@ -32,7 +35,7 @@ pub struct Hit {
     /// The address of the accessing code; zero for a system call.
     pub code: usize,
     /// The system call; `None` for a load or a store.
-    pub call: Option<&'static str>,
+    pub call: Call,
     /// The program's own lines at the access.
     pub frames: Frames,
     /// The native stack of the thread at the access.
@@ -109,55 +112,16 @@ pub fn this_thread() -> i32 {
     system::this_thread()
 }
 
-/// An access that the handler or a stand-in records.
-pub struct Access {
-    /// As in [`Hit`], as are the next ones.
-    pub start: usize,
-    /// The address after the last known byte.
-    pub end: usize,
-    /// Whether the access is a store.
-    pub store: bool,
-    /// The system call; `None` for a load or a store.
-    pub call: Option<&'static str>,
-    /// The registers at the access.
-    pub at: Registers,
-    /// The first bytes of the memory.
-    pub before: [u8; Hit::BEFORE],
-    /// The number of these bytes.
-    pub before_len: u8,
-}
-
-impl Access {
-    /// The access of a call that was made here.
-    pub fn of_call(
-        start: usize,
-        end: usize,
-        store: bool,
-        call: &'static str,
-        at: Registers,
-    ) -> Access {
-        Access {
-            start,
-            end,
-            store,
-            call: Some(call),
-            at,
-            before: [0; Hit::BEFORE],
-            before_len: 0,
-        }
-    }
-}
-
 /// Records an access. If the same line of this thread has just reached the end of the previous page, the recorded
 /// access is extended. The handler and the stand-ins call this: it takes no lock and allocates nothing.
-pub fn note(access: &Access) {
-    if !extends(access) {
-        keep(access);
+pub fn note(start: usize, end: usize, store: bool, call: Call, at: Registers, before: &[u8]) {
+    if !extends(start, end, store, call, at.sp) {
+        keep(start, end, store, call, at, before);
     }
 }
 
 /// Whether an access goes on where a recorded one ended, which is then extended.
-fn extends(access: &Access) -> bool {
+fn extends(start: usize, end: usize, store: bool, call: Call, sp: usize) -> bool {
     let thread = this_thread();
     let at = lines::place();
     for room in &HITS {
@@ -168,13 +132,13 @@ fn extends(access: &Access) -> bool {
         let known = unsafe { &mut *room.hit.get() };
         // Where no line is known, the same function's frame stands for it.
         let goes_on = known.thread == thread
-            && known.store == access.store
+            && known.store == store
             && known.frames.place == at
-            && (at != (0, 0) || known.stack.sp == access.at.sp)
-            && known.call == access.call
-            && access.start / system::page() == known.end.div_ceil(system::page());
+            && (at != (0, 0) || known.stack.sp == sp)
+            && known.call == call
+            && start / system::page() == known.end.div_ceil(system::page());
         if goes_on {
-            known.end = access.end;
+            known.end = end;
         }
         room.state.store(READY, Ordering::Release);
         if goes_on {
@@ -184,8 +148,8 @@ fn extends(access: &Access) -> bool {
     false
 }
 
-/// Records an access as one of its own.
-pub fn keep(access: &Access) {
+/// Like [`note`], but never extends another access.
+pub fn keep(start: usize, end: usize, store: bool, call: Call, at: Registers, before: &[u8]) {
     let Some(room) = HITS.iter().find(|room| room.take(FREE)) else {
         LOST.fetch_add(1, Ordering::Relaxed);
         return;
@@ -193,16 +157,13 @@ pub fn keep(access: &Access) {
     // SAFETY: this thread has taken the slot. The lines and the stack are written in place, since they are large and a handler's stack may be small.
     unsafe {
         let hit = &mut *room.hit.get();
-        (hit.start, hit.end, hit.store) = (access.start, access.end, access.store);
-        (hit.thread, hit.call) = (this_thread(), access.call);
-        hit.code = if access.call.is_none() {
-            access.at.pc
-        } else {
-            0
-        };
-        (hit.before, hit.before_len) = (access.before, access.before_len);
+        (hit.start, hit.end, hit.store) = (start, end, store);
+        (hit.thread, hit.call) = (this_thread(), call);
+        hit.code = if call.is_none() { at.pc } else { 0 };
+        (hit.before, hit.before_len) = ([0; Hit::BEFORE], before.len() as u8);
+        hit.before[..before.len()].copy_from_slice(before);
         lines::read(&mut hit.frames);
-        hit.stack.read(access.at, lines::has_stacks());
+        hit.stack.read(at, lines::has_stacks());
     }
     room.state.store(READY, Ordering::Release);
     NOTED.fetch_add(1, Ordering::Release);

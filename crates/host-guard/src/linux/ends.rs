@@ -132,13 +132,7 @@ fn note(start: usize, end: usize, call: &'static str) {
     unsafe {
         let error = sys::__errno_location();
         let before = *error;
-        hits::keep(&hits::Access::of_call(
-            start,
-            end,
-            true,
-            call,
-            registers::here(),
-        ));
+        hits::keep(start, end, true, Some(call), registers::here(), &[]);
         *error = before;
     }
 }

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use super::{probe, registers, sys, table};
-use crate::hits::{self, Access, Hit, this_thread};
+use crate::hits::{self, Hit, this_thread};
 
 /// Handlers of others, in the order in which they were found installed instead of ours. The first was installed
 /// before ours. An action that an entry points to is never changed or freed: the handler may be reading it.
@@ -178,22 +178,12 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut sys::siginfo_t, context:
                 return;
             }
             if table::open_page(address, store) {
-                let mut access = Access {
-                    start: address,
-                    end: address + 1,
-                    store,
-                    call: None,
-                    at,
-                    before: [0; Hit::BEFORE],
-                    before_len: 0,
-                };
                 // The page is open from here on.
-                let page = table::page();
-                let count = (page - address % page).min(Hit::BEFORE);
                 let from = address as *const u8;
-                (0..count).for_each(|byte| access.before[byte] = from.add(byte).read_volatile());
-                access.before_len = count as u8;
-                hits::note(&access);
+                let count = (table::page() - address % table::page()).min(Hit::BEFORE);
+                let bytes: [u8; Hit::BEFORE] =
+                    std::array::from_fn(|byte| from.add(byte.min(count - 1)).read_volatile());
+                hits::note(address, address + 1, store, None, at, &bytes[..count]);
                 *error = before;
                 return;
             }

@@ -116,8 +116,12 @@ pub fn read_some(at: usize, into: &mut [u8]) -> usize {
             iov_len: to - start,
         }
     });
+    let (own, all) = (&raw const own, pieces.as_ptr());
     // SAFETY: the system writes only to `into`; what it cannot read ends the call.
-    let read = unsafe { sys::process_vm_readv(sys::getpid(), &own, 1, pieces.as_ptr(), 4, 0) };
+    let read = unsafe {
+        let (number, itself) = (sys::SYS_process_vm_readv, sys::getpid());
+        sys::syscall(number, itself, own, 1_usize, all, 4_usize, 0_usize)
+    };
     read.max(0) as usize
 }
 

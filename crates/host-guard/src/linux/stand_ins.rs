@@ -24,7 +24,7 @@ use super::entries::{Real, StandIn};
 use super::sys::{iovec, mmsghdr, msghdr};
 use super::table::{self, InCall};
 use super::{allocators, ends, entries, handler, registers, sys, watch};
-use crate::hits::{self, Access};
+use crate::hits;
 
 /// Runs a call that uses these bytes, and records what it did: `call` returns how many bytes it used.
 fn with(
@@ -54,8 +54,7 @@ fn note(start: usize, end: usize, store: bool, name: &'static str) {
     unsafe {
         let error = sys::__errno_location();
         let before = *error;
-        let access = Access::of_call(start, end, store, name, registers::here());
-        hits::note(&access);
+        hits::note(start, end, store, Some(name), registers::here(), &[]);
         *error = before;
     }
 }
@@ -299,6 +298,16 @@ unsafe extern "C" fn getrandom(at: *mut c_void, bytes: usize, flags: c_uint) -> 
 /// Defines stand-ins for copies between two processes, which may both be this one.
 macro_rules! between {
     ($($name:ident, $store:literal;)+) => {
+        /// The C library's functions.
+        mod between {
+            use std::ffi::{c_int, c_ulong};
+            use super::iovec;
+            unsafe extern "C" {
+                $(pub fn $name(
+                    pid: c_int, own: *const iovec, owns: c_ulong, other: *const iovec, others: c_ulong, flags: c_ulong,
+                ) -> isize;)+
+            }
+        }
         $(unsafe extern "C" fn $name(
             pid: c_int, own: *const iovec, owns: c_ulong, other: *const iovec, others: c_ulong, flags: c_ulong,
         ) -> isize {
@@ -310,7 +319,7 @@ macro_rules! between {
                 if is_own {
                     theirs.enter(other, others as usize, !$store);
                 }
-                let done = sys::$name(pid, own, owns, other, others, flags);
+                let done = between::$name(pid, own, owns, other, others, flags);
                 let used = done.max(0) as usize;
                 ours.note(own, owns as usize, used, $store, stringify!($name));
                 if is_own {

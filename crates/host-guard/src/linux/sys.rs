@@ -8,7 +8,7 @@
     reason = "the C library's names"
 )]
 
-use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 unsafe extern "C" {
     pub fn __errno_location() -> *mut c_int;
@@ -37,30 +37,8 @@ unsafe extern "C" {
     pub fn writev(file: c_int, pieces: *const iovec, count: c_int) -> isize;
     pub fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> isize;
     pub fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> isize;
-    pub fn recvmmsg(
-        socket: c_int,
-        messages: *mut mmsghdr,
-        count: c_uint,
-        flags: c_int,
-        timeout: *mut c_void,
-    ) -> c_int;
-    pub fn sendmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
-    pub fn process_vm_readv(
-        pid: c_int,
-        own: *const iovec,
-        owns: c_ulong,
-        other: *const iovec,
-        others: c_ulong,
-        flags: c_ulong,
-    ) -> isize;
-    pub fn process_vm_writev(
-        pid: c_int,
-        own: *const iovec,
-        owns: c_ulong,
-        other: *const iovec,
-        others: c_ulong,
-        flags: c_ulong,
-    ) -> isize;
+    pub fn recvmmsg(s: c_int, all: *mut mmsghdr, n: c_uint, how: c_int, t: *mut c_void) -> c_int;
+    pub fn sendmmsg(s: c_int, all: *mut mmsghdr, n: c_uint, how: c_int) -> c_int;
 }
 
 pub type PhdrCallback = unsafe extern "C" fn(*mut dl_phdr_info, usize, *mut c_void) -> c_int;
