@@ -102,10 +102,11 @@ pub(super) fn ended(start: usize, end: usize, call: &'static str, first: usize) 
     if start >= end || left == 0 {
         return;
     }
-    for slot in TAKEN.used().map(|at| &SLOT[at]) {
+    TAKEN.used().any(|at| {
+        let slot = &SLOT[at];
         let number = slot.number.load(Ordering::Acquire);
         if number == 0 || number > first {
-            continue;
+            return false;
         }
         let from = slot.start.load(Ordering::Acquire);
         let to = slot.end.load(Ordering::Acquire);
@@ -120,10 +121,8 @@ pub(super) fn ended(start: usize, end: usize, call: &'static str, first: usize) 
             note(from.max(start), to.min(end), call);
         }
         left -= 1;
-        if left == 0 {
-            return;
-        }
-    }
+        left == 0
+    });
 }
 
 #[cold]
