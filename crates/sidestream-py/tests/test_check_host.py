@@ -740,6 +740,13 @@ def test_a_fault_of_the_programs_own_still_ends_it(how: str) -> None:
     assert done.stderr.count("Fatal Python error: Segmentation fault") == told, done.stderr
 
 
+def test_a_process_may_run_many_checks() -> None:
+    for _ in range(100):
+        with checked() as run:
+            upload(run, pinned(run, memory(SIZE)))
+            assert found(run) == []
+
+
 def test_afterwards_the_signal_and_the_memory_are_as_before() -> None:
     class Action(ctypes.Structure):
         _fields_ = [("handler", ctypes.c_void_p), ("rest", ctypes.c_byte * 256)]

@@ -84,7 +84,7 @@ fn keep(action: sys::sigaction) -> Option<*mut sys::sigaction> {
         let at = room.0.get().cast::<sys::sigaction>();
         // SAFETY: the first `count` places were written.
         let known = unsafe { &*at };
-        if is_same(known, &action) && known.sa_mask == action.sa_mask {
+        if is_same(known, &action) && known.sa_mask.0 == action.sa_mask.0 {
             return Some(at);
         }
     }

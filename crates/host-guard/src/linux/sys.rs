@@ -94,10 +94,10 @@ numbers! {
     SYS_writev 20 66;
 }
 
-/// The C library's set, of which the kernel uses the first word.
+/// The C library's set, of which the kernel sets only the first word: the others are what was in memory.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq)]
-pub struct sigset_t([u64; 16]);
+#[derive(Clone, Copy)]
+pub struct sigset_t(pub u64, [u64; 15]);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
