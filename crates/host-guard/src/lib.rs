@@ -100,7 +100,8 @@ pub const SOURCES: &[(&str, &str)] = &[
 ];
 
 pub use system::{
-    Piece, begin, end, ends, in_place_of, is_ready, off, page, protect, read, release, why_off,
+    Piece, begin, end, ends, in_place_of, is_alone, is_ready, off, page, protect, read, release,
+    why_off,
 };
 
 /// The whole pages in a range; start and end are equal if there are none.

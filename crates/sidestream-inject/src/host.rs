@@ -523,7 +523,12 @@ impl State {
                 hold.release();
             }
             self.in_flight.done(copy.number);
-            self.waited_for.push((system::thread(), copy));
+            if copy.held.is_none() && host_guard::is_alone() {
+                // No thread can touch its memory while the only one waits. So the pages are opened meanwhile.
+                self.forget(copy);
+            } else {
+                self.waited_for.push((system::thread(), copy));
+            }
         }
     }
 

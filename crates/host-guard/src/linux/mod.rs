@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use stand_ins::in_place_of;
 pub use table::{Piece, page, protect, release};
-pub use watch::{off, why_off};
+pub use watch::{is_alone, off, why_off};
 
 /// How often [`is_ready`] was called.
 static ASKED: AtomicUsize = AtomicUsize::new(0);

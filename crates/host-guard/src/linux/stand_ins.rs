@@ -422,6 +422,18 @@ unsafe extern "C" fn munmap(at: *mut c_void, bytes: usize) -> c_int {
     unsafe { sys::munmap(at, bytes) }
 }
 
+/// A thread of the program: the driver's own are created by calls that are not redirected.
+unsafe extern "C" fn pthread_create(
+    thread: *mut c_void,
+    attributes: *const c_void,
+    start: *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    watch::has_threads();
+    // SAFETY: the arguments are those of the replaced call.
+    unsafe { sys::pthread_create(thread, attributes, start, argument) }
+}
+
 /// Like `munmap`, for what moves elsewhere or becomes smaller. Its last argument counts only with some flags.
 unsafe extern "C" fn mremap(
     at: *mut c_void,
@@ -719,6 +731,7 @@ fn all() -> Vec<StandIn> {
         c"pthread_sigmask" => pthread_sigmask,
         c"sigprocmask" => sigprocmask,
         c"munmap" => munmap,
+        c"pthread_create" => pthread_create,
         c"mremap" => mremap,
         c"syscall" => syscall,
         c"__errno_location" => errno_location,

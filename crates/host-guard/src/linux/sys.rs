@@ -19,6 +19,12 @@ unsafe extern "C" {
     pub fn mprotect(at: *mut c_void, bytes: usize, protection: c_int) -> c_int;
     pub fn mremap(at: *mut c_void, bytes: usize, new: usize, flags: c_int, ...) -> *mut c_void;
     pub fn munmap(at: *mut c_void, bytes: usize) -> c_int;
+    pub fn pthread_create(
+        thread: *mut c_void,
+        attributes: *const c_void,
+        start: *mut c_void,
+        argument: *mut c_void,
+    ) -> c_int;
     pub fn pthread_atfork(before: ForkHook, parent: ForkHook, child: ForkHook) -> c_int;
     pub fn pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int;
     pub fn raise(signal: c_int) -> c_int;

@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use super::{ends, sys, table};
 
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+/// Whether the program may have several threads.
+static HAS_THREADS: AtomicBool = AtomicBool::new(false);
 static OFF: Mutex<Option<String>> = Mutex::new(None);
 /// Whether this is a forked child of a checked process: its locks may be held by threads that do not exist here.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
@@ -24,7 +26,21 @@ pub fn is_watched() -> bool {
     IS_WATCHED.load(Ordering::Acquire)
 }
 
+/// Whether no thread but one can be the program's: none was there when the observation began, and it created none since.
+pub fn is_alone() -> bool {
+    !HAS_THREADS.load(Ordering::Relaxed)
+}
+
+/// The program has several threads from here on.
+pub fn has_threads() {
+    HAS_THREADS.store(true, Ordering::Relaxed);
+}
+
 pub fn begin() {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(2, Iterator::count);
+    if threads > 1 {
+        has_threads();
+    }
     *reason() = None;
     IS_WATCHED.store(true, Ordering::SeqCst);
     watch_forks();
