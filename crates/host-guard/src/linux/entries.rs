@@ -232,7 +232,7 @@ impl Call {
     }
 }
 
-/// Whether a library's calls are not redirected: the C library, the loader, and the driver's libraries.
+/// Whether a library's calls are not redirected: the C library, the loader, and the driver's libraries with CUPTI.
 fn is_left_alone(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let starts = [
@@ -241,6 +241,7 @@ fn is_left_alone(path: &str) -> bool {
         "ld-",
         "libpthread",
         "libcuda.so",
+        "libcupti.so",
         "libnvidia",
         "linux-vdso",
     ];

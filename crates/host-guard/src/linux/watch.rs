@@ -37,7 +37,13 @@ pub fn has_threads() {
 }
 
 pub fn begin() {
-    let threads = std::fs::read_dir("/proc/self/task").map_or(2, Iterator::count);
+    // The driver names its threads.
+    let is_drivers = |entry: &std::fs::DirEntry| {
+        std::fs::read(entry.path().join("comm")).is_ok_and(|name| name.starts_with(b"cuda"))
+    };
+    let threads = std::fs::read_dir("/proc/self/task").map_or(2, |all| {
+        all.flatten().filter(|thread| !is_drivers(thread)).count()
+    });
     if threads > 1 {
         has_threads();
     }

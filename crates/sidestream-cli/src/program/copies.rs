@@ -160,7 +160,7 @@ impl Process {
         let value = value as u32;
         let memory = self.memory.at(address).map(|range| range.memory);
         // The host may be looking for it.
-        self.host_functions += u32::from(writes && memory == Some(Memory::Pinned));
+        self.tellers += u32::from(writes && memory == Some(Memory::Pinned));
         let kind = if writes {
             Kind::WriteValue {
                 stream,

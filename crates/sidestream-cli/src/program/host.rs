@@ -127,6 +127,7 @@ impl Process {
         let thread = self.thread(who as u32, out);
         self.hand_over(thread, out);
         self.told_by_functions(thread, out);
+        self.told_by_kernels(thread, out);
         if heard == Heard::Refused {
             let place = self.place(place as u32, None).unwrap_or_default();
             self.host_seen.refused.push(place);

@@ -137,10 +137,19 @@ impl Symbols {
 impl CallFrame {
     fn is_between(&self) -> bool {
         let is_runtime = |rest: &str| rest.starts_with(|c: char| c.is_ascii_uppercase());
+        // Such as `memcpy`, or what `delete` calls.
+        let is_of_library = |library: &&str| {
+            self.name.starts_with(*library) || self.name.contains(&format!(" in {library}"))
+        };
+        let is_library = self.line.is_none()
+            && ["libc.so", "libstdc++.so", "libc++"]
+                .iter()
+                .any(is_of_library);
         let is_known = !self.linked.is_empty();
-        is_known
-            && (self.name.strip_prefix("cuda").is_some_and(is_runtime)
-                || BETWEEN.split(' ').any(|start| self.name.starts_with(start)))
+        is_library
+            || is_known
+                && (self.name.strip_prefix("cuda").is_some_and(is_runtime)
+                    || BETWEEN.split(' ').any(|start| self.name.starts_with(start)))
     }
 }
 

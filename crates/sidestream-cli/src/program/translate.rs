@@ -68,6 +68,9 @@ pub struct Process {
     /// The number of host functions that were submitted, and by thread how many of them it may have heard of.
     pub(super) host_functions: u32,
     known_functions: Vec<u32>,
+    /// Likewise, of kernels and writes of values that the host may read.
+    pub(super) tellers: u32,
+    known_tellers: HashMap<ThreadId, u32>,
     /// By address: the words of memory by which streams wait for each other.
     pub(super) words: HashMap<u64, FlagId>,
     declared_events: u32,
@@ -483,6 +486,14 @@ impl Process {
     pub(super) fn told_by_functions(&mut self, thread: ThreadId, out: &mut dyn Hears) {
         let known = &mut self.known_functions[thread.0 as usize];
         if std::mem::replace(known, self.host_functions) != self.host_functions {
+            let now = self.aside(thread);
+            self.waits(&now, Kind::WaitOutside { stream: None }, out);
+        }
+    }
+
+    /// So may a kernel that writes memory of the host. That is a rare way to order calls, but not accesses of the host.
+    pub(super) fn told_by_kernels(&mut self, thread: ThreadId, out: &mut dyn Hears) {
+        if self.known_tellers.insert(thread, self.tellers).unwrap_or(0) != self.tellers {
             let now = self.aside(thread);
             self.waits(&now, Kind::WaitOutside { stream: None }, out);
         }

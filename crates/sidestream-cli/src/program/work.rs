@@ -130,7 +130,7 @@ impl Process {
         // The host may learn from what the kernel writes there that it ran.
         let mut written = accesses.iter().filter(|access| access.mode != Mode::Read);
         let tells = written.any(|access| self.memory.is_pinned(access.buffer));
-        self.host_functions += u32::from(tells);
+        self.tellers += u32::from(tells);
     }
 
     /// Returns the accesses of a kernel, by what follows a launch's other words.
