@@ -87,6 +87,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("stack.rs", include_str!("stack.rs")),
     ("linux/mod.rs", include_str!("linux/mod.rs")),
     ("linux/allocators.rs", include_str!("linux/allocators.rs")),
+    ("linux/apart.rs", include_str!("linux/apart.rs")),
     ("linux/ends.rs", include_str!("linux/ends.rs")),
     ("linux/entries.rs", include_str!("linux/entries.rs")),
     ("linux/handler.rs", include_str!("linux/handler.rs")),

@@ -1,6 +1,7 @@
 //! The guard on Linux: its tables, its handler, and the functions that begin and end the observation.
 
 mod allocators;
+mod apart;
 pub mod ends;
 mod entries;
 mod handler;

@@ -16,6 +16,7 @@ unsafe extern "C" {
     pub fn dladdr(address: *const c_void, into: *mut Dl_info) -> c_int;
     pub fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     pub fn getpid() -> c_int;
+    pub fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int;
     pub fn mprotect(at: *mut c_void, bytes: usize, protection: c_int) -> c_int;
     pub fn mremap(at: *mut c_void, bytes: usize, new: usize, flags: c_int, ...) -> *mut c_void;
     pub fn munmap(at: *mut c_void, bytes: usize) -> c_int;

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
+use super::apart;
 use super::mask::{Mask, SLOTS};
 use super::{probe, sys};
 
@@ -133,6 +134,7 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
         return None;
     }
     let at = TAKEN.take(most)?;
+    apart::keep(start, end);
     let slot = &SLOT[at];
     // The counter changes before the bounds, so that a thread that reads the bounds meanwhile notices the change.
     let turn = slot.turn.fetch_add(1, Ordering::SeqCst) + 1;
@@ -222,6 +224,7 @@ fn used(piece: Piece) -> Option<&'static Slot> {
 pub fn release_all() {
     let _owner = owner();
     open_all();
+    apart::end();
     RELEASES.fetch_add(1, Ordering::Relaxed);
 }
 
