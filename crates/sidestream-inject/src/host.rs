@@ -111,7 +111,7 @@ struct Touched {
 
 /// The host's side of a copy.
 #[derive(Clone, Copy)]
-struct Side {
+struct HostSide {
     start: usize,
     end: usize,
     is_upload: bool,
@@ -379,7 +379,7 @@ impl State {
     }
 
     /// The host's side of a copy between it and a device, if that is to be watched.
-    fn side(&self, copied: &Copied, of_device: (bool, bool)) -> Option<Side> {
+    fn side(&self, copied: &Copied, of_device: (bool, bool)) -> Option<HostSide> {
         let memory = |area: Area, of_device: bool| match self.memory_at(area.start) {
             Some((.., kind)) if is_host(kind) => Some(true),
             Some(_) => None,
@@ -400,7 +400,7 @@ impl State {
             None => is_upload && end.saturating_sub(start) > MOST_KEPT,
             Some(order) => !is_upload || order != 2,
         };
-        (start < end && (is_pinned || is_late)).then_some(Side {
+        (start < end && (is_pinned || is_late)).then_some(HostSide {
             start,
             end,
             is_upload,
@@ -408,9 +408,9 @@ impl State {
         })
     }
 
-    fn watch(&mut self, handle: u64, copied: &Copied, side: Side) {
+    fn watch(&mut self, handle: u64, copied: &Copied, side: HostSide) {
         let of = stream(handle, false);
-        let Side {
+        let HostSide {
             start,
             end,
             is_upload,
@@ -638,7 +638,7 @@ impl State {
 }
 
 impl Flying {
-    fn is_like(&self, stream: u64, side: Side) -> bool {
+    fn is_like(&self, stream: u64, side: HostSide) -> bool {
         (self.stream, self.start, self.end) == (stream, side.start, side.end)
             && self.is_upload == side.is_upload
     }
