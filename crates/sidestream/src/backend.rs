@@ -138,6 +138,13 @@ pub unsafe trait Backend: Send + Sync {
         mode
     }
 
+    /// Waits for all work on a device that this machine was given, without waiting for the device itself, which would
+    /// invalidate captures of other code. Returns whether it is complete; `None` if only a wait for the device can tell.
+    fn drain(&self, device: DeviceId) -> Option<bool> {
+        let _ = device;
+        None
+    }
+
     /// Returns whether the work that the op asks about is complete: [`Kind::QueryEvent`](crate::op::Kind::QueryEvent)
     /// or [`Kind::QueryStream`](crate::op::Kind::QueryStream), whose own `done` is ignored here.
     ///
@@ -189,6 +196,28 @@ pub unsafe trait Backend: Send + Sync {
 
     /// Returns the driver's handle of a stream, for other libraries; `None` where there is no driver.
     fn raw_stream(&self, stream: StreamId) -> Option<u64>;
+}
+
+/// While this value exists, calls of this thread do not invalidate captures of other threads: a program may capture a
+/// graph while other threads allocate, free and wait for events.
+pub(crate) struct BesideCaptures<'a> {
+    backend: &'a dyn Backend,
+    before: i32,
+}
+
+impl BesideCaptures<'_> {
+    pub(crate) fn on(backend: &dyn Backend) -> BesideCaptures<'_> {
+        /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+        const RELAXED: i32 = 2;
+        let before = backend.capture_mode(RELAXED);
+        BesideCaptures { backend, before }
+    }
+}
+
+impl Drop for BesideCaptures<'_> {
+    fn drop(&mut self) {
+        self.backend.capture_mode(self.before);
+    }
 }
 
 /// Returns the error of a back end whose events no other process can open.

@@ -43,7 +43,9 @@ use super::streams::{Event, Stream};
 use super::table::Table;
 use super::timing::Timing;
 use super::wait;
-use crate::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload, Reserve};
+use crate::backend::{
+    Address, Backend, BesideCaptures, Caps, Code, Create, Destroy, Done, Payload, Reserve,
+};
 use crate::error::Result;
 use crate::op::{DeviceId, EventId, Kind, Memory, Op, StreamId, StreamKind, ThreadId};
 use ask::Asked;
@@ -76,6 +78,9 @@ pub struct Machine {
     keeps_times: AtomicBool,
     timing: Mutex<Option<Timing>>,
     is_lost: AtomicBool,
+    /// Whether work may be running that no open stream tells of: a stream was destroyed before it was complete, or a
+    /// thread used its default stream.
+    has_left_work: AtomicBool,
 }
 
 /// An executable graph.
@@ -145,6 +150,7 @@ impl Machine {
             keeps_times: AtomicBool::new(false),
             timing: Mutex::default(),
             is_lost: AtomicBool::new(false),
+            has_left_work: AtomicBool::new(false),
         };
         machine.reach_peers(&handles);
         Ok(machine)
@@ -273,6 +279,9 @@ unsafe impl Backend for Machine {
                         (handle, true)
                     }
                 };
+                if handle == STREAM_PER_THREAD {
+                    self.has_left_work.store(true, Relaxed);
+                }
                 self.streams.at(id.0).open(handle, device, is_ours);
                 self.names.lock().insert(id, name.to_owned());
             }
@@ -326,7 +335,11 @@ unsafe impl Backend for Machine {
             match what {
                 Destroy::Stream(id) => {
                     self.names.lock().remove(&id);
-                    if let Some(handle) = self.streams.at(id.0).close() {
+                    let stream = self.streams.at(id.0);
+                    if stream.is_open() && self.ask_beside(stream) != Some(true) {
+                        self.has_left_work.store(true, Relaxed);
+                    }
+                    if let Some(handle) = stream.close() {
                         (driver.cuStreamDestroy_v2)(handle);
                     }
                 }
@@ -356,6 +369,7 @@ unsafe impl Backend for Machine {
 
     unsafe fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
         let _current = self.on(device);
+        let _beside = BesideCaptures::on(self);
         self.memories.unreserve(self.driver(), memory, at);
     }
 
@@ -371,6 +385,7 @@ unsafe impl Backend for Machine {
 
     unsafe fn unregister(&self, at: Address) {
         let _current = self.on(DeviceId(0));
+        let _beside = BesideCaptures::on(self);
         // SAFETY: the memory was registered, and the front end has seen all its uses complete.
         unsafe { (self.driver().cuMemHostUnregister)(at.0) };
     }
@@ -393,19 +408,26 @@ unsafe impl Backend for Machine {
 
     fn is_captured(&self, stream: StreamId) -> bool {
         self.bind();
-        let stream = self.streams.at(stream.0);
-        let _current = self.for_default(stream);
-        let mut status = 0;
-        // SAFETY: the stream is open; writes one integer.
-        let asked = unsafe { (self.driver().cuStreamIsCapturing)(stream.handle(), &mut status) };
-        // If the driver gives no answer, the capture may not have ended.
-        asked != SUCCESS || status != 0
+        self.may_be_captured(self.streams.at(stream.0))
     }
 
     fn capture_mode(&self, mut mode: i32) -> i32 {
         // SAFETY: reads and writes one integer. If the call fails, neither the mode nor the integer changes.
         unsafe { (self.driver().cuThreadExchangeStreamCaptureMode)(&mut mode) };
         mode
+    }
+
+    fn drain(&self, device: DeviceId) -> Option<bool> {
+        self.bind();
+        if self.has_left_work.load(Relaxed) {
+            return None;
+        }
+        let open = self.streams.all().filter(|stream| stream.is_open());
+        let mut of_device = open.filter(|stream| stream.device() == device);
+        Some(of_device.all(|stream| {
+            let is_over = || self.ask_beside(stream).ok_or(());
+            wait::until(Duration::MAX, is_over) == Ok(true)
+        }))
     }
 
     #[inline]
@@ -489,7 +511,8 @@ impl Drop for Machine {
         if let Some(timing) = self.timing.get_mut().take() {
             timing.close(driver);
         }
-        for graph in self.captured.get_mut().iter_mut().flat_map(std::mem::take) {
+        let _beside = BesideCaptures::on(self);
+        for graph in self.captured.lock().iter_mut().flat_map(std::mem::take) {
             // SAFETY: the graph was captured and never made executable.
             unsafe { (driver.cuGraphDestroy)(graph) };
         }

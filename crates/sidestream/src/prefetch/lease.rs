@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::invalid;
-use super::slot::{Relaxed, Shared, Slot};
+use super::slot::{Shared, Slot};
+use crate::backend::BesideCaptures;
 use crate::error::Result;
 use crate::explicit::{HostMemory, Region, Stream};
 use crate::tracker::{drop_elsewhere, outside_callbacks};
@@ -108,11 +109,10 @@ impl Lease {
         }
         let device = &self.shared.device;
         device.runtime.check()?;
-        let _relaxed = Relaxed::on(device);
+        let _beside = BesideCaptures::on(&*device.runtime.backend);
         let down = self.shared.download()?;
         self.wait_for_uses("read", &down)?;
-        // Pageable and not pinned: freeing pinned memory waits for the device, which invalidates captures of other
-        // threads.
+        // Pageable and not pinned: freeing pinned memory waits for the device.
         let host = HostMemory::pageable(device, leaf.size_bytes())?;
         // SAFETY: the stream waits for everything that may write the leaf, the lease keeps the leaf valid until
         // the copy is complete, and the host waits below before it reads or drops its own memory.
@@ -142,7 +142,7 @@ impl Lease {
     pub fn copied(&self, stream: &Stream) -> Result<Lease> {
         let device = &self.shared.device;
         device.runtime.check()?;
-        let _relaxed = Relaxed::on(device);
+        let _beside = BesideCaptures::on(&*device.runtime.backend);
         self.wait_for_uses("copied", stream)?;
         let mut slot = Slot::new(device)?;
         let from = self.memory().all();

@@ -67,6 +67,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::alloc::Size;
+use crate::backend::BesideCaptures;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::explicit::{HostMemory, Stream};
@@ -74,7 +75,7 @@ use crate::tracker::{drop_elsewhere, outside_callbacks};
 
 pub use lease::Lease;
 use pack::Copiers;
-use slot::{Relaxed, Shared, Slot, Staging};
+use slot::{Shared, Slot, Staging};
 pub use spares::Spares;
 use spares::{Kept, Worker};
 
@@ -251,7 +252,7 @@ impl Ring {
     pub unsafe fn put(&self, leaves: &[Leaf]) -> Result<Option<Ticket>> {
         self.refuse_child("put")?;
         self.shared.device.runtime.check()?;
-        let _relaxed = Relaxed::on(&self.shared.device);
+        let _beside = BesideCaptures::on(&*self.shared.device.runtime.backend);
         let mut filling = self.filling.lock();
         let plan = Plan::of(leaves);
         let Some(mut slot) = self.shared.take(plan.total_bytes)? else {
@@ -487,7 +488,7 @@ impl Ticket {
     #[track_caller]
     pub fn wait_source(&self) -> Result<()> {
         if self.is_direct {
-            let _relaxed = Relaxed::on(&self.shared.device);
+            let _beside = BesideCaptures::on(&*self.shared.device.runtime.backend);
             self.uploaded.synchronize()
         } else {
             Ok(())
@@ -501,7 +502,7 @@ impl Ticket {
     #[track_caller]
     pub fn is_source_free(&self) -> Result<bool> {
         if self.is_direct {
-            let _relaxed = Relaxed::on(&self.shared.device);
+            let _beside = BesideCaptures::on(&*self.shared.device.runtime.backend);
             self.uploaded.query()
         } else {
             Ok(true)

@@ -7,6 +7,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Statistics;
 use super::spares::{Kept, Spares};
+use crate::backend::BesideCaptures;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::explicit::{DeviceMemory, Event, HostMemory, Stream};
@@ -358,7 +359,7 @@ impl Drop for Slot {
             return;
         };
         let device = memory.device();
-        let _relaxed = Relaxed::on(&device);
+        let _beside = BesideCaptures::on(&*device.runtime.backend);
         let unended = std::mem::take(&mut self.unended);
         if self.end_uses(&device, unended).is_ok() && self.settle().is_ok() {
             drop(memory)
@@ -432,35 +433,11 @@ impl Drop for Staging {
             return;
         };
         let device = memory.device();
-        let _relaxed = Relaxed::on(&device);
+        let _beside = BesideCaptures::on(&*device.runtime.backend);
         match self.settle() {
             Ok(()) => drop(memory),
             Err(_) => std::mem::forget(memory),
         }
-    }
-}
-
-/// While this value exists, calls of this thread do not invalidate captures of other threads: a program may capture a
-/// graph while its feeder allocates and waits for events. Freeing memory is not covered, since the driver then waits
-/// for the device.
-pub(super) struct Relaxed<'a> {
-    device: &'a Device,
-    before: i32,
-}
-
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
-const RELAXED: i32 = 2;
-
-impl Relaxed<'_> {
-    pub(super) fn on(device: &Device) -> Relaxed<'_> {
-        let before = device.runtime.backend.capture_mode(RELAXED);
-        Relaxed { device, before }
-    }
-}
-
-impl Drop for Relaxed<'_> {
-    fn drop(&mut self) {
-        self.device.runtime.backend.capture_mode(self.before);
     }
 }
 

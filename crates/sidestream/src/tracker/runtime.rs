@@ -17,7 +17,7 @@ use super::registered::Registered;
 use super::streams::Streams;
 use super::telling::{Place, plain};
 use crate::alloc::Spare;
-use crate::backend::{Address, Backend, Create};
+use crate::backend::{Address, Backend, BesideCaptures, Create};
 use crate::error::{Error, Lost, Result};
 use crate::log::Live;
 use crate::op::{DeviceId, Kind, Memory, ThreadId};
@@ -307,7 +307,7 @@ impl Runtime {
     #[inline]
     pub(crate) fn beside_captures<R>(&self, act: impl FnOnce() -> R) -> R {
         if self.meets_captures.load(Ordering::Relaxed) {
-            let _relaxed = Relaxed::on(self);
+            let _beside = BesideCaptures::on(&*self.backend);
             act()
         } else {
             act()
@@ -328,27 +328,6 @@ impl Runtime {
         } else {
             Ok(())
         }
-    }
-}
-
-/// While this value exists, captures of other threads do not restrict this thread.
-struct Relaxed<'a> {
-    runtime: &'a Runtime,
-    before: i32,
-}
-
-impl Relaxed<'_> {
-    fn on(runtime: &Runtime) -> Relaxed<'_> {
-        /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
-        const RELAXED: i32 = 2;
-        let before = runtime.backend.capture_mode(RELAXED);
-        Relaxed { runtime, before }
-    }
-}
-
-impl Drop for Relaxed<'_> {
-    fn drop(&mut self) {
-        self.runtime.backend.capture_mode(self.before);
     }
 }
 
@@ -396,11 +375,13 @@ impl Drop for Rest {
     fn drop(&mut self) {
         let devices = 0..self.backend.devices().len() as u32;
         let is_over = devices.map(DeviceId).all(|device| {
-            let kind = Kind::SyncDevice {
-                device: Some(device),
-            };
-            let op = plain(ThreadId(0), kind, &mut None, Location::caller());
-            self.backend.wait(&op, Duration::MAX) == Ok(true)
+            self.backend.drain(device).unwrap_or_else(|| {
+                let kind = Kind::SyncDevice {
+                    device: Some(device),
+                };
+                let op = plain(ThreadId(0), kind, &mut None, Location::caller());
+                self.backend.wait(&op, Duration::MAX) == Ok(true)
+            })
         });
         let backend = &*self.backend;
         // Memory that a device may still use is never freed.

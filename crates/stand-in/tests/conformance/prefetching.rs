@@ -1,6 +1,7 @@
 //! Rings of batches: what a consumer that lags behind finds, and the effect of a capture on them.
 
-use std::thread;
+use std::sync::mpsc;
+use std::{panic, thread};
 
 use sidestream::device::Device;
 use sidestream::error::Error;
@@ -18,15 +19,13 @@ pub fn scenarios() -> Vec<Scenario> {
         one(pinned_memory_is_read_in_place_and_may_be_written_again_afterwards),
         one(a_released_batch_is_kept_for_the_streams_that_were_recorded),
         one(a_ring_works_beside_a_capture_of_another_thread),
+        one(memory_freed_on_another_thread_leaves_captures_alone),
         one(a_batch_released_in_a_capture_of_its_owner_keeps_its_memory),
         one(a_copy_is_ordered_after_the_uses_of_its_batch),
         one(copies_and_reads_leave_captures_alone),
         one(a_ring_works_on_default_streams),
     ]
 }
-
-// Every ring is closed at the end. A ring that is only dropped frees its memory on another thread, and perhaps the
-// machine with it, which would invalidate a capture of the next scenario.
 
 fn put(ring: &Ring, leaves: &[Leaf]) -> Ticket {
     // SAFETY: the memory of leaves lives until the call has completed; that of direct leaves until `wait_source` has.
@@ -144,6 +143,43 @@ fn a_ring_works_beside_a_capture_of_another_thread(target: Target) {
             ring
         });
         feeder.join().unwrap()
+    });
+    let graph = captured.end_capture().unwrap();
+    // SAFETY: the graph touches no memory.
+    unsafe { captured.launch_graph(&graph) }.unwrap();
+    captured.synchronize().unwrap();
+    ring.close();
+}
+
+fn memory_freed_on_another_thread_leaves_captures_alone(target: Target) {
+    /// Tells that the thread that drops values has dropped all that it was given before.
+    struct Told(mpsc::Sender<()>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let device = &target.open();
+    let captured = stream(device, "captured");
+    captured.begin_capture().unwrap();
+    spin(1000).hold_explicit(&captured);
+    let ring = Ring::new(device, 1).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let consumer = stream(device, "consumer");
+            let lease = put_pattern(&ring, 1).hand_over(&consumer).unwrap();
+            drop(lease.copied(&consumer).unwrap());
+            // A machine that ends, perhaps on that thread.
+            let last = Ring::new(&target.open(), 1).unwrap();
+            drop(put_pattern(&last, 2));
+            drop(last);
+            let (sender, told) = mpsc::channel();
+            let payload = Box::new(Told(sender));
+            // SAFETY: the function touches no memory.
+            unsafe { consumer.host_func(&[], &[], move || panic::resume_unwind(payload)) }.unwrap();
+            expect(&lease, 1);
+            told.recv().unwrap();
+        });
     });
     let graph = captured.end_capture().unwrap();
     // SAFETY: the graph touches no memory.

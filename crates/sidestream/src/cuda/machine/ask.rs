@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::Machine;
-use crate::backend::Payload;
+use crate::backend::{BesideCaptures, Payload};
 use crate::cuda::driver::STREAM_NON_BLOCKING;
 use crate::cuda::streams::{Event, Stream};
 use crate::cuda::timing::Timing;
@@ -78,6 +78,16 @@ impl Machine {
                 self.answer("synchronize", *device, code).map(|()| true)
             }
         }
+    }
+
+    /// Returns whether a stream's work is complete, without invalidating a capture; `None` if the stream may be captured or
+    /// the driver gives no answer.
+    pub(super) fn ask_beside(&self, stream: &Stream) -> Option<bool> {
+        let _beside = BesideCaptures::on(self);
+        if self.may_be_captured(stream) {
+            return None;
+        }
+        self.ask(&Asked::Stream(stream)).ok()
     }
 
     /// Waits for an event in the driver, where the thread sleeps.

@@ -278,10 +278,19 @@ impl Machine {
     }
 
     pub(super) fn is_capturing(&self, stream: &Stream) -> bool {
+        self.capture_status(stream) == Some(true)
+    }
+
+    /// Whether a stream is being captured, or the driver gives no answer.
+    pub(super) fn may_be_captured(&self, stream: &Stream) -> bool {
+        self.capture_status(stream) != Some(false)
+    }
+
+    fn capture_status(&self, stream: &Stream) -> Option<bool> {
         let _current = self.for_default(stream);
         let mut status = 0;
         // SAFETY: the stream is open; one integer is written.
         let code = unsafe { (self.driver().cuStreamIsCapturing)(stream.handle(), &mut status) };
-        code == SUCCESS && status != 0
+        (code == SUCCESS).then_some(status != 0)
     }
 }
