@@ -7,8 +7,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cargo;
@@ -53,17 +54,23 @@ pub fn run(torch: bool) -> Result<bool> {
     environment.make_ready(&version, torch)?;
     environment.install_package()?;
     let driver = stand_in()?;
-    // A failure of one does not hide the other. The types do not depend on PyTorch.
-    let typed = torch || environment.check_types()?;
     let marked = if torch {
         "(torch or ray) and not frameworks"
     } else {
         "not torch and not ray and not frameworks"
     };
-    // The tests with PyTorch take minutes, most of them on one core.
-    let processes = if torch { BESIDE } else { 1 };
-    let tested = environment.test(marked, ALL, processes, &driver)?;
-    Ok(typed && tested)
+    if torch {
+        // They take minutes, most of them on one core.
+        return environment.test(marked, ALL, BESIDE, &driver);
+    }
+    // Each needs one core. A failure of one does not hide the other.
+    let (typed, tested) = thread::scope(|scope| {
+        let types = scope.spawn(|| environment.check_types());
+        let tested = environment.test(marked, ALL, 1, &driver);
+        (types.join(), tested)
+    });
+    let typed = typed.map_err(|_| anyhow!("the thread that checks the types panicked"))?;
+    Ok(typed? && tested?)
 }
 
 /// Runs the tests that need PyTorch, and those with frameworks that are built on it, with the newest version of each.
@@ -128,11 +135,15 @@ fn parsed(version: &str) -> Option<(u32, u32)> {
 
 /// Builds the stand-in for CUDA's driver, on which the tests of handles run if there is no GPU. Returns its path.
 fn stand_in() -> Result<PathBuf> {
-    let mut build = cargo::command(&["build", "--quiet", "--locked", "--lib"]);
-    // Built together with the package, whose features apply to shared crates too: so nothing is built twice.
+    let mut build = cargo::command(&["build", "--quiet", "--locked"]);
+    // With the package selected, shared crates have the features that it needs too, and are not built again. Of what is
+    // selected only a test is built, with the stand-in: the package itself would be built again, since maturin builds it
+    // with settings of its own.
     build.args([
         "--package",
         "sidestream-stand-in",
+        "--test",
+        "configured",
         "--package",
         "sidestream-py",
         "--features",
@@ -142,7 +153,7 @@ fn stand_in() -> Result<PathBuf> {
         succeeds(build)?,
         "the stand-in for the driver was not built"
     );
-    let folder = cargo::Workspace::read()?.target_dir.join("debug");
+    let folder = cargo::Workspace::read()?.target_dir.join("debug/deps");
     let (prefix, suffix) = (std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     Ok(folder.join(format!("{prefix}sidestream_stand_in{suffix}")))
 }
