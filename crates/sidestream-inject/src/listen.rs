@@ -154,6 +154,11 @@ extern "C" fn heard(_: *mut c_void, domain: c_int, id: u32, data: *const Data) {
     let (Some(listener), false) = (LISTENER.get(), IS_INSIDE.replace(true)) else {
         return;
     };
+    // In a forked child, locks may be held by threads that do not exist there.
+    if !listener.ring.is_open() {
+        IS_INSIDE.set(false);
+        return;
+    }
     let _ = catch_unwind(|| {
         WORDS.with_borrow_mut(|words| {
             // SAFETY: CUPTI passes the data of the call, which are valid during the callback.

@@ -89,9 +89,10 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
             )));
         }
         print(format_args!(
-            "{}: {}\n",
+            "{}: {}\n{}",
             shown(&log.file),
-            counted(process.calls, "CUDA call")
+            counted(process.calls, "CUDA call"),
+            process.host_seen.text()
         ))?;
     }
     Ok(finished.code(2 * Exit::from(!is_heard)))
