@@ -17,7 +17,7 @@ import pytest
 import sidestream
 from conftest import run_pytest
 from forked import python
-from sidestream import _check_fix
+from sidestream import _check_delays, _check_fix, _check_provoke
 
 COPY = ("copy_", "x.copy_(batch, non_blocking=True)")
 READ = ("sum", "x.sum()")
@@ -60,6 +60,44 @@ def test_a_result_says_how_often_the_bytes_were_wrong_and_never_that_a_program_i
     assert "2 results differ from run to run without a race and were not compared; 5 were" in text
     assert "safe" not in text
     assert provoked.to_dict()["races"][0]["first"] == list(COPY)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("kind", "searches", "alone", "says"),
+    [
+        ("", False, 0, "in 0 of 3 without"),
+        ("", True, 0, "in 0 of 3 without"),
+        ("host", False, None, "not tried without"),
+        ("hidden", False, None, "not tried without"),
+        ("hidden", True, None, "not tried without"),
+    ],
+)
+def test_what_shows_only_with_a_delay_was_not_tried_without_one(
+    kind: str, searches: bool, alone: int | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    def run(_: Any, how: _check_delays.How, *__: Any) -> _check_delays.Run:
+        """A program whose second access finds other bytes if the first is delayed."""
+        ran = _check_delays.Run()
+        ran.delays = int(how.first is not None)
+        is_late = ran.delays > 0 and not how.waits
+        if kind == "hidden":
+            ran.results[READ + (0, 0, "")] = torch.zeros(1)
+            if how.hides and is_late:
+                ran.results[COPY + (0, 0, "hidden")] = 1
+        elif kind == "" or how.second is not None:
+            ran.results[READ + (0, 0, kind)] = torch.full((1,), float(is_late))
+        return ran
+
+    monkeypatch.setattr(_check_provoke, "run", run)
+    runner = _check_provoke._Runner(
+        print, {(COPY, READ): "RAW on x"}, 3, _check_delays.Delay(20.0, 1), 0, True
+    )
+    provoked = runner.search(60.0) if searches else runner.provoked()
+    assert provoked.races[0].wrong == 3 and provoked.races[0].wrong_alone == alone
+    assert says in str(provoked)
 
 
 @pytest.mark.parametrize("path", ["train", "", "a b:c", "train:", ":step", "nope:step"])

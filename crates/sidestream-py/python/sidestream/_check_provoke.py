@@ -43,8 +43,8 @@ class Provocation:
         second: Likewise of the second access.
         runs: Number of runs with the delay.
         wrong: Number of these runs in which something differed from the runs that wait after each operator.
-        wrong_alone: Number of as many runs without a delay in which something differed; None without such
-            runs.
+        wrong_alone: Number of as many runs without a delay in which something differed; None if that was not
+            tried: what the host finds, and hidden writes, show only with a delay.
         delays: Number of delays in a run; 0 if the first access is not an operator that can be delayed.
         how: What was done in each run.
         what: What differed first: the call or the result, its bytes, and the first of them that is wrong;
@@ -81,8 +81,8 @@ class Provocation:
             why = self.why or f"{self.runs} runs {self.how} gave the right results"
             what = f"not reached: {why}. That does not mean that it cannot happen"
         else:
-            alone = "" if self.wrong_alone is None else f", in {self.wrong_alone} of {self.runs} without"
-            what = f"wrong in {self.wrong} of {self.runs} runs {self.how}{alone}: {self.what}"
+            alone = "not tried" if self.wrong_alone is None else f"in {self.wrong_alone} of {self.runs}"
+            what = f"wrong in {self.wrong} of {self.runs} runs {self.how}, {alone} without: {self.what}"
         return f"{self.race}:\n  {what}"
 
 
@@ -328,15 +328,29 @@ class _Runner:
         self.steady = {**self.steady, **found}
         try:
             how, trial = self.way(first, second)
-            told = [self.difference(self.run(how)) for _ in range(self.runs if trial.delays else 0)]
-            why = None if any(told) or not told else self.why(how)
+            wrong, shows_alone = self.repeated(how) if trial.delays else ([], True)
+            why = None if wrong or not trial.delays else self.why(how)
         finally:
             self.steady = steady
-        wrong = [one for one in told if one is not None]
+        without = alone if shows_alone or not wrong else None
         what = wrong[0] if wrong else None
         return Provocation(
-            text, first, second, self.runs, len(wrong), alone, trial.delays, what, how.text, why
+            text, first, second, self.runs, len(wrong), without, trial.delays, what, how.text, why
         )
+
+    def repeated(self, how: How) -> tuple[list[str], bool]:
+        """Return what is wrong first in each wrong run, and whether any shows it without a delay, too:
+        what the host finds and hidden writes show only with one.
+        """
+        wrong, shows_alone = [], False
+        for _ in range(self.runs):
+            ran = self.run(how)
+            what = self.difference(ran)
+            if what is not None:
+                wrong.append(what)
+                ran.results = {k: v for k, v in ran.results.items() if k[-1] not in ("host", "hidden")}
+                shows_alone = shows_alone or self.difference(ran) is not None
+        return wrong, shows_alone
 
     def control(self, first: Call, second: Call) -> dict[Any, Any]:
         """Run with the delays and with waits, which no race survives: what differs there is not compared for
@@ -408,6 +422,7 @@ class _Runner:
         """Delay each operator in turn, for so many seconds."""
         calls = list(dict.fromkeys(key[:2] for key in self.right if key[:2] != ("result", "")))
         found: list[Provocation] = []
+        show_alone: list[bool] = []
         tried, until, failed = 0, time.monotonic() + seconds, None
         try:
             for call in calls:
@@ -418,15 +433,17 @@ class _Runner:
                     if self.difference(self.run(how)) is None:
                         continue
                     self.control(call, ("", ""))
-                    ran = [self.difference(self.run(how)) for _ in range(self.runs)]
-                    if wrong := [one for one in ran if one is not None]:
+                    wrong, shows_alone = self.repeated(how)
+                    if wrong:
                         what, count = f"a delay of {_shown(call)}", len(wrong)
+                        show_alone.append(shows_alone)
                         found.append(
                             Provocation(what, call, ("", ""), self.runs, count, None, 1, wrong[0], how.text)
                         )
                     break
-            alone = self.alone() if found else None
-            found = [dataclasses.replace(one, wrong_alone=alone) for one in found]
+            alone = self.alone() if any(show_alone) else None
+            shown = zip(found, show_alone, strict=True)
+            found = [dataclasses.replace(one, wrong_alone=alone if shows else None) for one, shows in shown]
         except DeviceFailed as error:
             failed = f"with a delay of {_shown(call)} the device failed: {error}"
         return Provoked(tuple(found), self.compared, self.varying, (tried, len(calls)), failed)
