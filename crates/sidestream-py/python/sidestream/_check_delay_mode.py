@@ -229,6 +229,10 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         count, is_watched = self.count(call), call in self.watched
         if call == self.how.first:
             self.host_written = [one for one in plain if not one.is_cuda]
+        if call == self.how.second and any(one.is_cuda for one in plain):
+            # What makes a tensor of a device of nothing, such as `torch.zeros`: the host does not read.
+            self.run.second_on_device = True
+            self.run.results = {k: v for k, v in self.run.results.items() if k[-1] != "host"}
         first = self.raced_by(plain) if call == self.how.second else None
         for at, tensor in enumerate(plain):
             if is_pending:
