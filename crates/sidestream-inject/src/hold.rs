@@ -33,7 +33,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Prepares to hold each copy for at most twice so many milliseconds. `None` if the driver has no such waits, or no memory.
+    /// Prepares to hold each copy for at most twice this many milliseconds. `None` if the driver has no such waits, or no memory.
     pub fn begin(millis: u64) -> Option<Hold> {
         let driver = Library::loaded("libcuda.so.1").unwrap_or_else(Library::linked);
         let mut memory = 0;
@@ -90,7 +90,7 @@ impl Hold {
     /// Copies what has arrived on the device, behind the copy in its stream. Returns the slot.
     pub fn arrives(&mut self, at: u64, bytes: usize, stream: u64) -> Option<usize> {
         let slot = self.free.iter().position(|free| *free)?;
-        // SAFETY: the program has just submitted a copy of at least so many bytes to this address, in this stream.
+        // SAFETY: the program has just submitted a copy of at least this size to this address, in this stream.
         let done = unsafe { (self.copy)(self.slot(slot), at, bytes.min(COMPARED), stream) };
         self.free[slot] = done != 0;
         (done == 0).then_some(slot)

@@ -7,7 +7,7 @@ use sidestream_inject::calls::ApiCall;
 
 use super::translate::{Hears, Now, Process};
 
-/// In all tests, CUDA had read memory of the host that is not pinned when the call returned, up to so many bytes. It does not say when
+/// In all tests, CUDA had read memory of the host that is not pinned when the call returned, up to this size. It does not say when
 /// it reads more.
 const READ_AT_ONCE: u64 = 64 << 10;
 
