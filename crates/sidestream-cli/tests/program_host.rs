@@ -56,7 +56,7 @@ fn what_the_host_does_to_memory_in_flight_races_unless_it_waits() {
 
 #[test]
 fn what_the_host_may_do_meanwhile_is_silent() {
-    for what in ["neighbours", "call", "fork", "function"] {
+    for what in ["neighbours", "columns", "call", "fork", "function"] {
         clean(&[what]);
         clean(&[what, "repaired"]);
     }

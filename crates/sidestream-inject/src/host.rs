@@ -116,6 +116,8 @@ struct HostSide {
     end: usize,
     is_upload: bool,
     is_pinned: bool,
+    /// Whether nothing is between its rows: what the host does there is its own affair.
+    is_dense: bool,
 }
 
 /// Bytes as they were when the copy was submitted.
@@ -405,6 +407,7 @@ impl State {
             end,
             is_upload,
             is_pinned,
+            is_dense: area.is_dense(),
         })
     }
 
@@ -415,6 +418,7 @@ impl State {
             end,
             is_upload,
             is_pinned,
+            is_dense,
         } = side;
         if !self.knows_devices {
             self.knows_devices = true;
@@ -437,7 +441,7 @@ impl State {
         }
         let piece = if piece.is_some() {
             piece
-        } else if is_pinned && host_guard::is_ready() {
+        } else if is_pinned && is_dense && host_guard::is_ready() {
             // SAFETY: these are whole pages of memory that the program has pinned, and no device works on the host's page tables.
             // It is released when a call unpins or frees it.
             unsafe { host_guard::protect(first, last, !is_upload) }
@@ -451,7 +455,7 @@ impl State {
             None => [(start, end), (end, end)],
         };
         let mut kept = Vec::new();
-        for (from, to) in parts.into_iter().filter(|_| is_upload) {
+        for (from, to) in parts.into_iter().filter(|_| is_upload && is_dense) {
             let bytes = to - from;
             if bytes > 0
                 && bytes <= MOST_KEPT
@@ -484,7 +488,7 @@ impl State {
         let held = self.hold.as_mut().map(|hold| {
             let bytes = (end - start).min(COMPARED);
             let (to, _) = copied.to.bounds();
-            let submitted = Kept::of(start, start + bytes).filter(|_| is_upload);
+            let submitted = Kept::of(start, start + bytes).filter(|_| is_upload && is_dense);
             let slot = submitted.as_ref().filter(|_| copied.to.is_dense());
             Held {
                 slot: slot.and_then(|_| hold.arrives(to, bytes, handle)),
@@ -563,11 +567,14 @@ impl State {
 
     fn release(&mut self, which: impl Fn(&Flying) -> bool) {
         while let Some(at) = self.waited_for.iter().position(|(_, copy)| which(copy)) {
-            let (_, copy) = self.waited_for.swap_remove(at);
+            let (_, mut copy) = self.waited_for.swap_remove(at);
+            // What arrives may still be on its way into the slot.
+            copy.held = None;
             self.forget(copy);
         }
         while let Some(at) = self.copies.iter().position(&which) {
             let mut copy = self.copies.swap_remove(at);
+            copy.held = None;
             copy.leave();
             self.forget(copy);
         }
@@ -610,6 +617,10 @@ impl State {
             };
             let thread = hit.thread as u32;
             touched.write(thread, 0, hit.call.unwrap_or_default(), to);
+            // What a call of the system read is not known.
+            if what == Heard::Load && hit.before_len == 0 {
+                return;
+            }
             let waited_for = self.waited_for.iter_mut().map(|(_, copy)| copy);
             for copy in self.copies.iter_mut().chain(waited_for) {
                 if let Some(held) = copy.held.as_mut()

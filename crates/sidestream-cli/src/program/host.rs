@@ -22,7 +22,7 @@ pub struct HostSeen {
     /// The places of calls of the system that failed, since they were given protected memory.
     refused: Vec<String>,
     /// What went wrong in this run, since copies were held back.
-    pub proved: Vec<String>,
+    proved: Vec<String>,
     proved_at: HashSet<[u64; 2]>,
 }
 
@@ -130,7 +130,9 @@ impl Process {
         self.told_by_kernels(thread, out);
         if heard == Heard::Refused {
             let place = self.place(place as u32, None).unwrap_or_default();
-            self.host_seen.refused.push(place);
+            if !self.host_seen.refused.contains(&place) {
+                self.host_seen.refused.push(place);
+            }
             return;
         }
         let site = self.host_site(heard, &what, place as u32, out);

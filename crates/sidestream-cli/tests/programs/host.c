@@ -113,6 +113,14 @@ int main(int count, char **arguments) {
         upload(pinned + 1024, arrived);
         wait_if_repaired();
         pinned[1023] = pinned[1536] = 2;
+    } else if (strcmp(what, "columns") == 0) {
+        arrived = 4 * 512;
+        CUDA_MEMCPY2D left = {.srcKind = 1, .srcHost = pinned, .srcPitch = 1024, .dstKind = 2, .dstDevice = device};
+        left.dstPitch = left.width = 512;
+        left.height = 4;
+        MUST(cuMemcpy2DAsync_v2(&left, stream));
+        wait_if_repaired();
+        pinned[600] = pinned[2600] = 2;
     } else if (strcmp(what, "free") == 0) {
         batch(heap, BYTES, IN_STREAM_ORDER);
         wait_if_repaired();
