@@ -139,6 +139,7 @@ impl Event {
     }
 
     /// Refuses to record an event that was opened from another process.
+    #[inline]
     pub(super) fn is_recorded_here(&self) -> Result<()> {
         if self.whose != Whose::Theirs {
             return Ok(());
@@ -152,6 +153,7 @@ impl Event {
     }
 
     /// Logs that another process may wait for the record just made.
+    #[inline]
     pub(super) fn tell_recorded(&self, at: Place) {
         if self.whose == Whose::Shared {
             let event = self.id();
@@ -160,6 +162,7 @@ impl Event {
     }
 
     /// Logs the record of another process, before this process waits for it or after it was found complete.
+    #[inline]
     pub(super) fn tell_awaited(&self, at: Place) {
         if self.whose == Whose::Theirs {
             let event = self.id();
@@ -167,6 +170,7 @@ impl Event {
         }
     }
 
+    #[cold]
     fn tell_elsewhere(&self, kind: impl FnOnce(StreamId) -> Kind, at: Place) {
         let runtime = &self.runtime;
         if !runtime.live.is_on() {
