@@ -132,15 +132,14 @@ impl<A> Kernel<A> {
         self.code_mut().cost = Some(Box::new(cost));
         self
     }
-}
 
-impl<A> Kernel<A> {
     /// Returns the kernel's name.
     pub fn name(&self) -> &str {
         &self.code.name
     }
 
-    pub(crate) fn code(&self) -> &Arc<Code> {
+    #[doc(hidden)]
+    pub fn code(&self) -> &Arc<Code> {
         &self.code
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
-use sidestream::backend::{Arg, Code as Kernel, CostOf, Grid, Launch, Payload};
+use sidestream::backend::{Arg, Code as Kernel, Grid, Launch, Payload};
 use sidestream::cuda::driver::{CuFunction, CuModule, CuStream};
 use sidestream::op::{DeviceId, Kind};
 
@@ -88,11 +88,8 @@ pub fn function(state: &State, module: CuModule, name: &str) -> Answer<CuFunctio
         name: CString::new(name).map_err(|_| NOT_FOUND)?,
         params: entry.params.clone(),
         twin,
-        code: Arc::new(Kernel {
-            host: Some(Box::new(twin.host)),
-            cost: twin.cost.map(|cost| Box::new(cost) as CostOf),
-            ..Kernel::new(name)
-        }),
+        // An entry that does nothing keeps its own name.
+        code: known.map_or_else(|| twins::empty(name), |twin| Arc::clone(&twin.code)),
         shared_bytes: SHARED_BYTES.0,
     };
     Ok(tables.functions.add(function))

@@ -1,7 +1,9 @@
 //! Launches the passes on a GPU.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
+use rayon::prelude::*;
+use sidestream::backend::Code;
 use sidestream::buffer::{View, ViewMut};
 use sidestream::error::Result;
 use sidestream::explicit::{self, Arg, Region};
@@ -12,8 +14,10 @@ use sidestream::stream::Stream;
 use super::drawn::{Drawn, is_measured};
 use super::form::Form;
 use super::operator::invalid;
-use super::record::{BILINEAR, BYTES, NEAREST, RECORD_WORDS, Record, SKIPPED};
+use super::record::{BILINEAR, BYTES, NEAREST, RECORD_WORDS, Record, SKIPPED, long};
+use super::render::{self, Input};
 use super::statistics::WORDS;
+use crate::Size;
 
 /// The parameters of `augment_render`: input bytes, numbers of the previous pass, records, statistics and the result,
 /// each but the records with its length in bytes; then the number of pictures, the form of the result, and the rows
@@ -54,7 +58,9 @@ static MEASURE: LazyLock<Kernel<Measure>> = LazyLock::new(|| {
     // SAFETY: as for `render`.
     let kernel = unsafe { Kernel::<Measure>::from_ptx(&PTX, "augment_measure") };
     kernel.and_on_host(|_, (bytes, numbers, records, words, _, _, _, _)| {
-        twin::measure(bytes, numbers, records, words);
+        let input = read(bytes, numbers);
+        let each = words.par_chunks_mut(WORDS).zip(records);
+        each.for_each(|(words, record)| render::measure(&input, record, words));
     })
 });
 
@@ -65,68 +71,44 @@ fn render(name: &str) -> Kernel<Render> {
     let kernel = unsafe { Kernel::<Render>::from_ptx(&PTX, name) };
     kernel.and_on_host(
         |_, (bytes, numbers, records, words, output, _, _, _, _, _, form, _)| {
-            twin::render(bytes, numbers, records, words, output, form);
+            let (form, input) = (Form::of_code(form), read(bytes, numbers));
+            let all: Vec<usize> = (0..records.len())
+                .filter(|&at| records[at].kind != SKIPPED)
+                .collect();
+            let made: Vec<_> = all
+                .par_iter()
+                .map(|&at| render::render(&input, records, at, words))
+                .collect();
+            for (&at, picture) in all.iter().zip(&made) {
+                let Record {
+                    width,
+                    height,
+                    target,
+                    ..
+                } = records[at];
+                let first = long(target) as usize * form.kind.bytes();
+                if let Some(to) = output.get_mut(first..) {
+                    form.store(picture, Size { width, height }, to);
+                }
+            }
         },
     )
 }
 
-/// The kernels in Rust, for the simulated GPU and for the stand-in for the driver.
-pub mod twin {
-    use rayon::prelude::*;
+/// Device memory is aligned for the numbers.
+fn read<'a>(bytes: &'a [u8], numbers: &'a [u8]) -> Input<'a> {
+    let whole = &numbers[..numbers.len() / 4 * 4];
+    let numbers = sidestream::bytemuck::try_cast_slice(whole).unwrap_or_default();
+    Input { bytes, numbers }
+}
 
-    use super::super::form::Form;
-    use super::super::record::{RECORD_WORDS, Record, SKIPPED, long};
-    use super::super::render::{self, Input};
-    use super::super::statistics::WORDS;
-    use crate::Size;
+/// Bytes of a record, and words of a picture's statistics.
+pub const SIZES: (u64, u64) = (4 * RECORD_WORDS as u64, WORDS as u64);
 
-    /// Bytes of a record, and words of a picture's statistics.
-    pub const SIZES: (u64, u64) = (4 * RECORD_WORDS as u64, WORDS as u64);
-
-    /// `augment_render`, `augment_plain` and `augment_blurred`.
-    pub fn render(
-        bytes: &[u8],
-        numbers: &[u8],
-        records: &[Record],
-        words: &[u32],
-        output: &mut [u8],
-        form: u32,
-    ) {
-        let (form, input) = (Form::of_code(form), input(bytes, numbers));
-        let all: Vec<usize> = (0..records.len())
-            .filter(|&at| records[at].kind != SKIPPED)
-            .collect();
-        let made: Vec<_> = all
-            .par_iter()
-            .map(|&at| render::render(&input, records, at, words))
-            .collect();
-        for (&at, picture) in all.iter().zip(&made) {
-            let Record {
-                width,
-                height,
-                target,
-                ..
-            } = records[at];
-            let first = long(target) as usize * form.kind.bytes();
-            if let Some(to) = output.get_mut(first..) {
-                form.store(picture, Size { width, height }, to);
-            }
-        }
-    }
-
-    /// Device memory is aligned for the numbers.
-    fn input<'a>(bytes: &'a [u8], numbers: &'a [u8]) -> Input<'a> {
-        let whole = &numbers[..numbers.len() / 4 * 4];
-        let numbers = sidestream::bytemuck::try_cast_slice(whole).unwrap_or_default();
-        Input { bytes, numbers }
-    }
-
-    /// `augment_measure`.
-    pub fn measure(bytes: &[u8], numbers: &[u8], records: &[Record], words: &mut [u32]) {
-        let input = input(bytes, numbers);
-        let each = words.par_chunks_mut(WORDS).zip(records);
-        each.for_each(|(words, record)| render::measure(&input, record, words));
-    }
+/// Returns the kernels, for the stand-in for the driver.
+pub fn codes() -> [&'static Arc<Code>; 4] {
+    let [render, plain, blurred] = [&RENDER, &PLAIN, &BLURRED].map(|kernel| kernel.code());
+    [render, plain, blurred, MEASURE.code()]
 }
 
 /// The device memory that a batch needs besides its input and its results.

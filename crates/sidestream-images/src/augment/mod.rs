@@ -47,9 +47,9 @@ pub use argument::Argument;
 pub use batch::Batch;
 pub use drawn::{Drawn, Mixed};
 pub use form::{Form, Kind, Layout};
-#[doc(hidden)]
-pub use launch::twin;
 pub use launch::{Buffers, Needs};
+#[doc(hidden)]
+pub use launch::{SIZES, codes};
 pub use operator::{Interpolation, MAX_SIDE, Operator, Target};
 #[doc(hidden)]
 pub use operator::{Row, TABLE};
