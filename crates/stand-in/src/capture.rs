@@ -9,9 +9,10 @@ use sidestream::cuda::driver::{Code, CuGraph, CuStream};
 use sidestream::op::{EventId, Kind, StreamId, StreamKind, ThreadId};
 
 use crate::codes::{
-    Answer, CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE,
-    CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, CAPTURED_EVENT,
-    ILLEGAL_STATE, INVALID_VALUE,
+    Answer, CAPTURED_EVENT, ILLEGAL_STATE, INVALID_VALUE, STREAM_CAPTURE_IMPLICIT,
+    STREAM_CAPTURE_INVALIDATED, STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_MERGE,
+    STREAM_CAPTURE_UNJOINED, STREAM_CAPTURE_UNMATCHED, STREAM_CAPTURE_UNSUPPORTED,
+    STREAM_CAPTURE_WRONG_THREAD,
 };
 use crate::graph::Graph;
 use crate::state::{Here, State};
@@ -97,27 +98,27 @@ pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
     };
     if captures[at].origin.id != stream.id {
         captures[at].is_invalid = true;
-        return Err(CAPTURE_UNMATCHED);
+        return Err(STREAM_CAPTURE_UNMATCHED);
     }
     let capture = captures.swap_remove(at);
     let is_foreign = capture.mode != Mode::Relaxed && capture.thread != here.thread;
     let end = Kind::EndCapture { stream: stream.id };
     let mut ended = state.submit(capture.thread, end, Payload::None);
-    if ended == Err(CAPTURE_UNJOINED) {
+    if ended == Err(STREAM_CAPTURE_UNJOINED) {
         for fork in &capture.members {
             let event = tables.new_event_id();
             join(state, &capture, fork.id, event)?;
         }
         state.submit(capture.thread, end, Payload::None)?;
-        ended = Err(CAPTURE_UNJOINED);
+        ended = Err(STREAM_CAPTURE_UNJOINED);
     }
     let id = tables.new_graph_id();
     let device = stream.device;
     let nodes = &[];
     state.create(Create::Graph { id, device, nodes })?;
     let outcome = match ended {
-        _ if capture.is_invalid => Err(CAPTURE_INVALIDATED),
-        _ if is_foreign => Err(CAPTURE_WRONG_THREAD),
+        _ if capture.is_invalid => Err(STREAM_CAPTURE_INVALIDATED),
+        _ if is_foreign => Err(STREAM_CAPTURE_WRONG_THREAD),
         ended => ended,
     };
     match outcome {
@@ -172,7 +173,7 @@ impl Captures {
             is_refused = true;
         }
         if is_refused {
-            Err(CAPTURE_UNSUPPORTED)
+            Err(STREAM_CAPTURE_UNSUPPORTED)
         } else {
             Ok(())
         }
@@ -206,7 +207,7 @@ impl Captures {
     /// Refuses every call in a stream whose capture is invalidated.
     pub fn refuse_invalid(&self, stream: StreamId) -> Answer<()> {
         if self.0.iter().any(|c| c.is_invalid && c.has(stream)) {
-            Err(CAPTURE_INVALIDATED)
+            Err(STREAM_CAPTURE_INVALIDATED)
         } else {
             Ok(())
         }
@@ -247,10 +248,10 @@ impl Captures {
 
 /// The codes that invalidate a capture.
 const DEADLY: [Code; 5] = [
-    CAPTURE_UNSUPPORTED,
-    CAPTURE_MERGE,
-    CAPTURE_ISOLATION,
-    CAPTURE_IMPLICIT,
+    STREAM_CAPTURE_UNSUPPORTED,
+    STREAM_CAPTURE_MERGE,
+    STREAM_CAPTURE_ISOLATION,
+    STREAM_CAPTURE_IMPLICIT,
     CAPTURED_EVENT,
 ];
 

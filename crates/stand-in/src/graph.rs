@@ -6,7 +6,9 @@ use sidestream::op::{
     DeviceId, GraphId, Kind, Memory as Place, Op, OpId, SiteId, StreamId, ThreadId,
 };
 
-use crate::codes::{Answer, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::codes::{
+    Answer, GRAPH_EXEC_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED,
+};
 use crate::modules;
 use crate::state::{Here, State};
 use crate::streams;
@@ -250,7 +252,7 @@ pub fn update(
     };
     match changed(state, handle, graph) {
         Err(code) => return (Err(code), result(1)),
-        Ok(Some(why)) => return (Err(GRAPH_UPDATE_FAILURE), result(why)),
+        Ok(Some(why)) => return (Err(GRAPH_EXEC_UPDATE_FAILURE), result(why)),
         Ok(None) => {}
     }
     let updated = executable(state, here, graph).and_then(|exec| {

@@ -9,8 +9,8 @@ use sidestream::cuda::driver::{CuAddress, CuStream, EVENT_DISABLE_TIMING, Memset
 use sidestream::op::{DeviceId, Kind, Memory as Place, SourceOrder};
 
 use crate::codes::{
-    Answer, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE,
-    NOT_SUPPORTED, OUT_OF_MEMORY,
+    Answer, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY,
+    STREAM_CAPTURE_IMPLICIT, STREAM_CAPTURE_UNSUPPORTED,
 };
 use crate::state::{Here, State};
 use crate::streams;
@@ -264,7 +264,7 @@ fn wait_for_device(state: &State, here: Here, device: DeviceId) -> Answer<()> {
     let device = Some(device);
     match state.wait(here.thread, Kind::SyncDevice { device }) {
         // The captures allow this thread the call: then it succeeds, although a wait for the device would not.
-        Err(CAPTURE_UNSUPPORTED | CAPTURE_IMPLICIT) => Ok(()),
+        Err(STREAM_CAPTURE_UNSUPPORTED | STREAM_CAPTURE_IMPLICIT) => Ok(()),
         waited => state.tables().captures.judge(waited),
     }
 }

@@ -32,10 +32,7 @@ macro_rules! driver {
     ($($(#[$meta:meta])* $cbid:literal fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
         pub const FUNCTIONS: &[crate::functions::cupti::Function] = &[$(
             crate::functions::cupti::Function {
-                name: match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => panic!(),
-                },
+                name: crate::codes::c_text!(stringify!($name)),
                 cbid: $cbid,
                 at: $name as *const std::ffi::c_void,
             },
