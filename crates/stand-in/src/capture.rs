@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use sidestream::backend::{Create, Destroy, Payload};
 use sidestream::cuda::driver::{Code, CuGraph, CuStream};
-use sidestream::op::{EventId, Kind, StreamId, StreamKind, ThreadId};
+use sidestream::op::{EventId, GraphId, Kind, StreamId, StreamKind, ThreadId};
 
 use crate::codes::{
     Answer, CAPTURED_EVENT, ILLEGAL_STATE, INVALID_VALUE, STREAM_CAPTURE_IMPLICIT,
@@ -106,13 +106,13 @@ pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
     let mut ended = state.submit(capture.thread, end, Payload::None);
     if ended == Err(STREAM_CAPTURE_UNJOINED) {
         for fork in &capture.members {
-            let event = tables.new_event_id();
+            let event = EventId(tables.event_ids.next());
             join(state, &capture, fork.id, event)?;
         }
         state.submit(capture.thread, end, Payload::None)?;
         ended = Err(STREAM_CAPTURE_UNJOINED);
     }
-    let id = tables.new_graph_id();
+    let id = GraphId(tables.graph_ids.next());
     let device = stream.device;
     let nodes = &[];
     state.create(Create::Graph { id, device, nodes })?;

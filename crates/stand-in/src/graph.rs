@@ -14,15 +14,16 @@ use crate::state::{Here, State};
 use crate::streams;
 
 pub enum Graph {
-    /// Built from nodes, each of which depends on earlier ones.
-    Built(Vec<Part>),
+    /// Built part by part, each of which depends on earlier ones; with the nodes of the machine.
+    Built(Vec<Part>, Vec<Node>),
     /// A capture, which is a graph of the machine from the start. A captured graph can be instantiated once.
     Captured(Option<GraphId>),
 }
 
-/// A node. Each of its works is a node of the machine: a copy in three dimensions has several.
+/// A node. It may be several nodes of the machine, as a copy in three dimensions is.
 pub struct Part {
-    works: Vec<(Kind, NodeWork)>,
+    /// Its nodes of the machine; without work, those of the parts that it follows.
+    nodes: Vec<u32>,
     shape: Shape,
 }
 
@@ -58,7 +59,10 @@ pub struct Exec {
 // ------------------------------------------------------------------ nodes
 
 pub fn create(state: &State) -> CuGraph {
-    state.tables().graphs.add(Graph::Built(Vec::new()))
+    state
+        .tables()
+        .graphs
+        .add(Graph::Built(Vec::new(), Vec::new()))
 }
 
 pub fn destroy(state: &State, handle: CuGraph) -> Answer<()> {
@@ -128,18 +132,37 @@ fn add(
     }
     places.sort_unstable();
     places.dedup();
-    let Graph::Built(parts) = tables.graphs.get_mut(graph)? else {
+    let Graph::Built(parts, nodes) = tables.graphs.get_mut(graph)? else {
         eprintln!(
             "stand-in for the CUDA driver: nodes cannot be added to a graph that was captured"
         );
         return Err(NOT_SUPPORTED);
     };
+    // The nodes of a part depend on all of the parts it follows.
+    let before = places.iter().flat_map(|&at| &parts[at].nodes);
+    let before: Vec<u32> = before.copied().collect();
+    let first = nodes.len() as u32;
+    for (kind, work) in works {
+        nodes.push(Node {
+            op: Op {
+                id: OpId(nodes.len() as u32),
+                thread: ThreadId(0),
+                site: SiteId(0),
+                kind,
+                accesses: Default::default(),
+            },
+            work,
+            after: before.iter().copied().collect(),
+        });
+    }
+    let own: Vec<u32> = (first..nodes.len() as u32).collect();
     let place = parts.len();
     let shape = Shape {
         what,
         after: places,
     };
-    parts.push(Part { works, shape });
+    let nodes = if own.is_empty() { before } else { own };
+    parts.push(Part { nodes, shape });
     Ok(tables.nodes.add(NodeAt { graph, place }))
 }
 
@@ -154,7 +177,7 @@ fn executable(state: &State, here: Here, handle: CuGraph) -> Answer<Exec> {
     let mut tables = state.tables();
     let tables = &mut *tables;
     let device = here.device()?;
-    match tables.graphs.get_mut(handle)? {
+    let (id, shapes) = match tables.graphs.get_mut(handle)? {
         Graph::Captured(captured) => {
             let Some(id) = captured.take() else {
                 eprintln!(
@@ -162,73 +185,16 @@ fn executable(state: &State, here: Here, handle: CuGraph) -> Answer<Exec> {
                 );
                 return Err(NOT_SUPPORTED);
             };
-            Ok(Exec {
-                id,
-                device,
-                shapes: None,
-            })
+            (id, None)
         }
-        Graph::Built(parts) => {
-            let nodes = nodes(parts);
+        Graph::Built(parts, nodes) => {
             let shapes = parts.iter().map(|part| part.shape.clone()).collect();
-            let id = tables.new_graph_id();
-            let nodes = &nodes;
+            let id = GraphId(tables.graph_ids.next());
             state.create(Create::Graph { id, device, nodes })?;
-            Ok(Exec {
-                id,
-                device,
-                shapes: Some(shapes),
-            })
+            (id, Some(shapes))
         }
-    }
-}
-
-/// Returns the nodes of the machine: those of a part depend on all of the parts it follows.
-fn nodes(parts: &[Part]) -> Vec<Node> {
-    let mut nodes: Vec<Node> = Vec::new();
-    // The nodes of each part; a part without work has those of its dependencies.
-    let mut places: Vec<Vec<u32>> = Vec::new();
-    for part in parts {
-        let after: Vec<u32> = part
-            .shape
-            .after
-            .iter()
-            .flat_map(|&at| places[at].iter().copied())
-            .collect();
-        let first = nodes.len() as u32;
-        for (kind, work) in &part.works {
-            nodes.push(Node {
-                op: Op {
-                    id: OpId(nodes.len() as u32),
-                    thread: ThreadId(0),
-                    site: SiteId(0),
-                    kind: *kind,
-                    accesses: Default::default(),
-                },
-                work: again(work),
-                after: after.iter().copied().collect(),
-            });
-        }
-        let last = nodes.len() as u32;
-        places.push(if first == last {
-            after
-        } else {
-            (first..last).collect()
-        });
-    }
-    nodes
-}
-
-fn again(work: &NodeWork) -> NodeWork {
-    match work {
-        NodeWork::Copy(copy) => NodeWork::Copy(*copy),
-        NodeWork::Fill(fill) => NodeWork::Fill(*fill),
-        NodeWork::Launch { code, grid, args } => NodeWork::Launch {
-            code: code.clone(),
-            grid: *grid,
-            args: args.clone(),
-        },
-    }
+    };
+    Ok(Exec { id, device, shapes })
 }
 
 /// `CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED`.
@@ -269,7 +235,7 @@ fn changed(state: &State, handle: CuGraphExec, graph: CuGraph) -> Answer<Option<
     let tables = state.tables();
     let old = &tables.execs.get(handle)?.shapes;
     let new = tables.graphs.get(graph)?;
-    let (Some(old), Graph::Built(new)) = (old, new) else {
+    let (Some(old), Graph::Built(new, _)) = (old, new) else {
         return Ok(Some(UPDATE_NOT_SUPPORTED));
     };
     let mut pairs = old.iter().zip(new);

@@ -5,7 +5,7 @@ use sidestream::cuda::driver::{
     CuEvent, CuStream, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, HostFn,
     IpcEventHandle, STREAM_NON_BLOCKING,
 };
-use sidestream::op::{Kind, StreamKind, ThreadId};
+use sidestream::op::{EventId, Kind, StreamKind, ThreadId};
 
 use crate::codes::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
 use crate::interprocess::SharedEvent;
@@ -155,7 +155,7 @@ fn new_event(
     shared: Option<SharedEvent>,
 ) -> Answer<CuEvent> {
     let mut tables = state.tables();
-    let id = tables.new_event_id();
+    let id = EventId(tables.event_ids.next());
     state.create(Create::Event {
         id,
         device: here.device()?,

@@ -6,7 +6,7 @@ use sidestream::backend::Create;
 use sidestream::cuda::driver::{
     CuAddress, CuContext, CuEvent, CuFunction, CuStream, STREAM_LEGACY, STREAM_PER_THREAD,
 };
-use sidestream::op::{DeviceId, EventId, GraphId, StreamId, StreamKind, ThreadId};
+use sidestream::op::{DeviceId, EventId, StreamId, StreamKind, ThreadId};
 
 use crate::capture::Captures;
 use crate::codes::{Answer, INVALID_CONTEXT};
@@ -39,10 +39,9 @@ pub struct Tables {
     /// Default streams, which are created when they are first named.
     legacy: HashMap<DeviceId, Stream>,
     per_thread: HashMap<(ThreadId, DeviceId), Stream>,
-    /// Numbers of ids used in the machine; none is used twice.
     streams_so_far: u32,
-    events_so_far: u32,
-    graphs_so_far: u32,
+    pub event_ids: Ids,
+    pub graph_ids: Ids,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,14 +115,15 @@ impl Tables {
         self.streams_so_far += 1;
         Ok(Stream { id, device, kind })
     }
+}
 
-    pub fn new_event_id(&mut self) -> EventId {
-        self.events_so_far += 1;
-        EventId(self.events_so_far - 1)
-    }
+/// Numbers of ids in the machine; none is used twice.
+#[derive(Default)]
+pub struct Ids(u32);
 
-    pub fn new_graph_id(&mut self) -> GraphId {
-        self.graphs_so_far += 1;
-        GraphId(self.graphs_so_far - 1)
+impl Ids {
+    pub fn next(&mut self) -> u32 {
+        self.0 += 1;
+        self.0 - 1
     }
 }
