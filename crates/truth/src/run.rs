@@ -7,6 +7,7 @@ use sidestream::engine::{Call, Engine, KernelCost, LaneId, Task, TaskId, Work};
 use crate::draw::Draw;
 use crate::fault::{Fault, SyncBy};
 use crate::job::{Job, Kernel, Marks, Recorder, Without};
+use crate::write::{PAGEABLE_DOWNLOAD, PAGEABLE_UPLOAD, PINNED_DOWNLOAD, PINNED_UPLOAD, Row, What};
 
 /// The result of running a job.
 #[derive(Clone, Debug, Default)]
@@ -15,41 +16,6 @@ pub struct Ran {
     pub step_ns: f64,
     /// The rows that a profiler records.
     pub(crate) rows: Vec<Row>,
-}
-
-/// A row of a trace.
-#[derive(Clone, Debug)]
-pub(crate) struct Row {
-    pub what: What,
-    pub start_ns: u64,
-    pub end_ns: u64,
-    /// The number that joins calls and their work.
-    pub correlation: u32,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum What {
-    Step(usize),
-    Range(&'static str),
-    Operator(&'static str),
-    Call(&'static str),
-    Kernel {
-        stream: u32,
-        share: f64,
-        graph: u32,
-        is_small: bool,
-    },
-    Copy {
-        stream: u32,
-        is_upload: bool,
-        is_pinned: bool,
-        bytes: u64,
-    },
-    /// A stream wait, with the call that recorded the event.
-    Wait {
-        stream: u32,
-        record: u32,
-    },
 }
 
 /// The streams, by their numbers in a trace; the first is PyTorch's default stream.
@@ -216,27 +182,21 @@ impl Running<'_> {
         let ends: Vec<u64> = ends.filter_map(Iterator::max).collect();
         let over = |at: usize| ends.get(at).copied().unwrap_or(0) as f64;
         let step_ns = (over(ends.len() - 1) - over(0)) / (ends.len() - 1) as f64;
-        let mut rows = Vec::new();
-        if self.recorder.is_some() {
-            let end = |task: Option<TaskId>| task.map_or(0, |task| span(task).1);
-            for (what, correlation, after, until) in self.spans {
-                rows.push(Row {
-                    what,
-                    start_ns: end(after),
-                    end_ns: end(until),
-                    correlation,
-                });
-            }
-            for (what, correlation, task) in self.work {
-                let (start_ns, end_ns) = span(task);
-                rows.push(Row {
-                    what,
-                    start_ns,
-                    end_ns,
-                    correlation,
-                });
-            }
-        }
+        let end = |task: Option<TaskId>| task.map_or(0, |task| span(task).1);
+        let spans = self.spans.into_iter().map(|(what, number, after, until)| {
+            let times = (end(after), end(until));
+            (what, number, times)
+        });
+        let work = self.work.into_iter();
+        let work = work.map(|(what, number, task)| (what, number, span(task)));
+        let row = |(what, number, (start_ns, end_ns))| Row {
+            what,
+            start_ns: start_ns as f64,
+            end_ns: end_ns as f64,
+            number,
+            exchange: None,
+        };
+        let rows = spans.chain(work).map(row).collect();
         Ran { step_ns, rows }
     }
 
@@ -336,12 +296,19 @@ impl Running<'_> {
         };
         let task = self.on(stream, Work::Kernel(cost), &[call.0], graph != 0);
         self.queue.push_back(task);
-        let what = What::Kernel {
-            stream: STREAMS[stream],
-            share: kernel.share,
-            graph,
-            is_small: kernel.is_small,
+        let name = if kernel.is_small {
+            "void at::native::vectorized_elementwise_kernel<4, float>"
+        } else {
+            "sm90_xmma_gemm_f32f32_tn_n_tilesize128x128x32"
         };
+        // Enough warps to keep every scheduler of their multiprocessors busy.
+        let blocks = if kernel.share >= 1.0 {
+            16.0
+        } else {
+            kernel.share
+        } * self.job.profile.sms;
+        let grid = [blocks.ceil() as u32, 1024];
+        let what = What::Kernel(name, STREAMS[stream], grid, graph);
         self.work.push((what, call.1, task));
     }
 
@@ -377,11 +344,11 @@ impl Running<'_> {
         let recorded = self.recorder.map_or(0.0, |r| r.submission_ns);
         let ns = self.spread(ns) + recorded;
         let call = self.host_task(ns, &[]);
-        let work = match (is_upload, is_pinned) {
-            (true, true) => Work::Upload { bytes },
-            (true, false) => Work::UploadPageable { bytes },
-            (false, true) => Work::Download { bytes },
-            (false, false) => Work::DownloadPageable { bytes },
+        let (work, name) = match (is_upload, is_pinned) {
+            (true, true) => (Work::Upload { bytes }, PINNED_UPLOAD),
+            (true, false) => (Work::UploadPageable { bytes }, PAGEABLE_UPLOAD),
+            (false, true) => (Work::Download { bytes }, PINNED_DOWNLOAD),
+            (false, false) => (Work::DownloadPageable { bytes }, PAGEABLE_DOWNLOAD),
         };
         let task = self.on(stream, work, &[call], false);
         let mut until = call;
@@ -396,12 +363,7 @@ impl Running<'_> {
             begun,
             Some(until),
         ));
-        let what = What::Copy {
-            stream: STREAMS[stream],
-            is_upload,
-            is_pinned,
-            bytes,
-        };
+        let what = What::Copy(name, STREAMS[stream], bytes);
         self.work.push((what, correlation, task));
     }
 
@@ -418,10 +380,7 @@ impl Running<'_> {
         };
         let marker = self.on(stream, Work::Marker, &[call, record], false);
         if self.job.recorder.has_waits {
-            let what = What::Wait {
-                stream: STREAMS[stream],
-                record: of,
-            };
+            let what = What::Wait(STREAMS[stream], of);
             self.work.push((what, correlation, marker));
         }
     }

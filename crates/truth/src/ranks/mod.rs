@@ -8,6 +8,7 @@ mod run;
 mod write;
 
 pub use judge::{RankTally, judged_ranks, many_ranks};
+pub(crate) use run::Exchanged;
 pub use run::RankRun;
 pub use write::rank_trace;
 

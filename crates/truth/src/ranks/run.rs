@@ -5,14 +5,15 @@ use std::collections::HashMap;
 
 use super::{Planted, RankJob};
 use crate::draw::Draw;
+use crate::write::{PAGEABLE_UPLOAD, PINNED_DOWNLOAD, PINNED_UPLOAD, Row, What};
 
 /// The activity of all ranks, in nanoseconds of one true time.
 #[derive(Clone, Debug)]
 pub struct RankRun {
     /// The rows of each rank.
-    pub rows: Vec<Vec<RankRow>>,
+    pub(crate) rows: Vec<Vec<Row>>,
     /// The members of each group.
-    pub groups: Vec<(Kind, Vec<usize>)>,
+    pub(crate) groups: Vec<(Kind, Vec<usize>)>,
     /// Time that each rank waited for others in a step, not counting the first step.
     pub waits_ns: Vec<f64>,
     /// Time of a step.
@@ -21,43 +22,15 @@ pub struct RankRun {
 
 /// The purpose of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub(crate) enum Kind {
     Tensor,
     Pipeline,
     Data,
 }
 
-/// A row of a rank's trace.
-#[derive(Clone, Debug)]
-pub struct RankRow {
-    pub start_ns: f64,
-    pub end_ns: f64,
-    pub what: Did,
-    /// The number that the call and its work share.
-    pub number: u32,
-}
-
-/// The kind of a row.
-#[derive(Clone, Debug)]
-pub enum Did {
-    Step(usize),
-    Range(&'static str),
-    Launch,
-    CopyCall,
-    Synchronize,
-    Kernel,
-    Upload {
-        is_pinned: bool,
-    },
-    Download,
-    Exchange(Exchanged),
-    /// The operator of an exchange.
-    Operator(Exchanged),
-}
-
 /// An exchange as a rank records it.
 #[derive(Clone, Copy, Debug)]
-pub struct Exchanged {
+pub(crate) struct Exchanged {
     pub group: usize,
     pub seq: u32,
     pub operation: &'static str,
@@ -115,7 +88,7 @@ struct Rank {
     /// Whether the rank waits for exchanges that are not complete yet.
     blocked: bool,
     steps: Vec<f64>,
-    rows: Vec<RankRow>,
+    rows: Vec<Row>,
     waits_ns: f64,
 }
 
@@ -203,29 +176,29 @@ impl Running<'_> {
                 };
                 let ns = (1.5e5 + more) * jitter.about_one(0.02);
                 let name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
-                rank.on_host(ns, Did::Range(name), 0);
+                rank.on_host(ns, What::Range(name), 0);
             }
             Op::Host => {
                 if let Planted::Host(ns) = planted {
                     let ns = ns * jitter.about_one(0.02);
-                    rank.on_host(ns, Did::Range("tokenize"), 0);
+                    rank.on_host(ns, What::Range("tokenize"), 0);
                 }
             }
             Op::Upload => {
-                let (ns, is_pinned) = match planted {
-                    Planted::Copies(ns) => (ns + 5e4, false),
-                    _ => (5e4, true),
+                let (ns, name) = match planted {
+                    Planted::Copies(ns) => (ns + 5e4, PAGEABLE_UPLOAD),
+                    _ => (5e4, PINNED_UPLOAD),
                 };
                 let start = (rank.host + 4e3).max(rank.stream);
-                let end = start + ns * jitter.about_one(0.02);
-                let over = if is_pinned {
-                    rank.host + 6e3
-                } else {
-                    end + 2e3
+                let ns = ns * jitter.about_one(0.02);
+                let over = match planted {
+                    Planted::Copies(_) => start + ns + 2e3,
+                    _ => rank.host + 6e3,
                 };
                 rank.number += 1;
-                rank.until(over, Did::CopyCall, rank.number);
-                rank.on_stream(start, end, Did::Upload { is_pinned });
+                rank.until(over, What::Call("cudaMemcpyAsync"), rank.number);
+                let bytes = (ns * 20.0) as u64;
+                rank.on_stream(start, start + ns, What::Copy(name, COMPUTE, bytes));
             }
             Op::Kernel(ns) => {
                 let factor = match planted {
@@ -235,7 +208,8 @@ impl Running<'_> {
                 let (_, stage, _) = job.place(at);
                 let ns = ns * factor * job.stages[stage] * jitter.about_one(0.01);
                 let start = rank.launch().max(rank.stream + 1e3);
-                rank.on_stream(start, start + ns, Did::Kernel);
+                let what = What::Kernel("sm90_xmma_gemm_f32f32_tn_n", COMPUTE, [528, 256], 0);
+                rank.on_stream(start, start + ns, what);
             }
             Op::Exchange(exchange) => return self.exchange(at, exchange),
             Op::WaitAll(group) => {
@@ -245,12 +219,16 @@ impl Running<'_> {
             Op::Item => {
                 rank.number += 1;
                 let start = (rank.host + 4e3).max(rank.stream + 1e3);
-                rank.on_host(5e3, Did::CopyCall, rank.number);
-                rank.on_stream(start, start + 2e3, Did::Download);
-                rank.until(rank.host.max(rank.stream) + 5e3, Did::Synchronize, 0);
+                rank.on_host(5e3, What::Call("cudaMemcpyAsync"), rank.number);
+                rank.on_stream(start, start + 2e3, What::Copy(PINNED_DOWNLOAD, COMPUTE, 4));
+                rank.until(
+                    rank.host.max(rank.stream) + 5e3,
+                    What::Call("cudaStreamSynchronize"),
+                    0,
+                );
             }
             Op::End => {
-                rank.row(rank.began, rank.host, Did::Step(rank.step), 0);
+                rank.row(rank.began, rank.host, What::Step(rank.step), 0);
                 rank.steps.push(rank.stream);
             }
         }
@@ -271,11 +249,20 @@ impl Running<'_> {
         };
         let before = rank.host;
         let launched = rank.launch();
-        let operator = Did::Operator(exchanged);
-        rank.row(before - 3e3, rank.host + 1e3, operator, rank.number);
         let comm = rank.comm.get(&exchange.lane()).copied().unwrap_or(0.0);
         let start = launched.max(rank.stream + 1e3).max(comm + 1e3);
-        rank.row(start, f64::NAN, Did::Exchange(exchanged), rank.number);
+        let name = match exchange.peer {
+            Some(_) => "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+            None => "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        };
+        let group = self.groups[exchange.group].0 as u32;
+        let stream = 20 + 2 * group + u32::from(exchange.peer.is_some());
+        let operator = What::Operator("record_param_comms");
+        rank.row(before - 3e3, rank.host + 1e3, operator, rank.number);
+        let what = What::Kernel(name, stream, [16, 512], 0);
+        rank.row(start, f64::NAN, what, rank.number);
+        let rows = rank.rows.iter_mut().rev().take(2);
+        rows.for_each(|row| row.exchange = Some(exchanged));
         let came = self
             .meetings
             .entry((exchange.group, exchange.key))
@@ -348,27 +335,28 @@ impl Running<'_> {
 }
 
 impl Rank {
-    fn row(&mut self, start_ns: f64, end_ns: f64, what: Did, number: u32) {
-        self.rows.push(RankRow {
+    fn row(&mut self, start_ns: f64, end_ns: f64, what: What, number: u32) {
+        self.rows.push(Row {
+            what,
             start_ns,
             end_ns,
-            what,
             number,
+            exchange: None,
         });
     }
 
     /// Advances the host to this time.
-    fn until(&mut self, end: f64, what: Did, number: u32) {
+    fn until(&mut self, end: f64, what: What, number: u32) {
         self.row(self.host, end, what, number);
         self.host = end;
     }
 
-    fn on_host(&mut self, ns: f64, what: Did, number: u32) {
+    fn on_host(&mut self, ns: f64, what: What, number: u32) {
         self.until(self.host + ns, what, number);
     }
 
     /// Runs the work of the last call in the stream of kernels.
-    fn on_stream(&mut self, start: f64, end: f64, what: Did) {
+    fn on_stream(&mut self, start: f64, end: f64, what: What) {
         self.row(start, end, what, self.number);
         self.stream = end;
     }
@@ -377,10 +365,13 @@ impl Rank {
     fn launch(&mut self) -> f64 {
         self.number += 1;
         self.host += 2e3;
-        self.on_host(4e3, Did::Launch, self.number);
+        self.on_host(4e3, What::Call("cudaLaunchKernel"), self.number);
         self.host + 2e3
     }
 }
+
+/// The stream of kernels and copies.
+const COMPUTE: u32 = 7;
 
 fn groups(job: &RankJob) -> Vec<(Kind, Vec<usize>)> {
     let (tensor, pipe, data) = job.shape;
