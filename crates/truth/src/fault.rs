@@ -85,59 +85,6 @@ pub enum SyncBy {
     Free,
 }
 
-/// The kind of a planted fault, as a row of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cause {
-    /// [`Fault::Loader`] in every step.
-    Loader,
-    /// [`Fault::Loader`] in some steps.
-    LoaderInSome,
-    /// [`Fault::HostWork`].
-    HostWork,
-    /// [`Fault::PageableUpload`].
-    PageableUpload,
-    /// [`Fault::UploadOnComputeStream`].
-    UploadOnComputeStream,
-    /// [`Fault::MisplacedWaits`].
-    MisplacedWaits,
-    /// [`Fault::Download`].
-    Download,
-    /// [`Fault::Sync`].
-    Sync,
-    /// [`Fault::Launches`].
-    Launches,
-}
-
-impl Cause {
-    /// All causes.
-    pub const ALL: [Cause; 9] = [
-        Cause::Loader,
-        Cause::LoaderInSome,
-        Cause::HostWork,
-        Cause::PageableUpload,
-        Cause::UploadOnComputeStream,
-        Cause::MisplacedWaits,
-        Cause::Download,
-        Cause::Sync,
-        Cause::Launches,
-    ];
-
-    /// Returns its name in tables.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Cause::Loader => "loader",
-            Cause::LoaderInSome => "loader, some steps",
-            Cause::HostWork => "host work",
-            Cause::PageableUpload => "pageable upload",
-            Cause::UploadOnComputeStream => "upload in line",
-            Cause::MisplacedWaits => "misplaced waits",
-            Cause::Download => "download",
-            Cause::Sync => "sync",
-            Cause::Launches => "launches",
-        }
-    }
-}
-
 impl Fault {
     /// Returns the bytes that it uploads in each step.
     pub(crate) fn uploaded_bytes(&self) -> u64 {
@@ -149,18 +96,18 @@ impl Fault {
         }
     }
 
-    /// Returns its cause.
-    pub fn cause(&self) -> Cause {
+    /// Returns its cause, as a row of a table.
+    pub fn cause(&self) -> &'static str {
         match self {
-            Fault::Loader { every: 1, .. } => Cause::Loader,
-            Fault::Loader { .. } => Cause::LoaderInSome,
-            Fault::HostWork { .. } => Cause::HostWork,
-            Fault::PageableUpload { .. } => Cause::PageableUpload,
-            Fault::UploadOnComputeStream { .. } => Cause::UploadOnComputeStream,
-            Fault::MisplacedWaits { .. } => Cause::MisplacedWaits,
-            Fault::Download { .. } => Cause::Download,
-            Fault::Sync { .. } => Cause::Sync,
-            Fault::Launches { .. } => Cause::Launches,
+            Fault::Loader { every: 1, .. } => "loader",
+            Fault::Loader { .. } => "loader, some steps",
+            Fault::HostWork { .. } => "host work",
+            Fault::PageableUpload { .. } => "pageable upload",
+            Fault::UploadOnComputeStream { .. } => "upload in line",
+            Fault::MisplacedWaits { .. } => "misplaced waits",
+            Fault::Download { .. } => "download",
+            Fault::Sync { .. } => "sync",
+            Fault::Launches { .. } => "launches",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use sidestream_diagnose::{Change, Code, Report};
 
-use crate::fault::{Cause, Fault, SyncBy};
+use crate::fault::{Fault, SyncBy};
 use crate::job::{Job, Without};
 use crate::run::Ran;
 
@@ -16,8 +16,8 @@ const TIE: f64 = 0.9;
 pub struct Truth {
     /// The step of the unmodified job, without the profiler.
     pub step_ns: f64,
-    /// The gain of removing one fault.
-    pub gains: Vec<(Cause, f64)>,
+    /// The gain of removing one fault, with its cause.
+    pub gains: Vec<(&'static str, f64)>,
     /// The gain of removing all faults.
     pub all_ns: f64,
     /// The gain with its kernels as graphs, also where no launches were planted.
@@ -49,7 +49,7 @@ pub struct Judged {
     /// Number of planted faults.
     pub planted: usize,
     /// The fault whose removal gains most; `None` where nothing is to be gained.
-    pub right: Option<Cause>,
+    pub right: Option<&'static str>,
     /// The report.
     pub said: Said,
     /// Whether the first cause of the report is right; only for jobs with something to gain.

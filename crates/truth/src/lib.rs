@@ -23,11 +23,11 @@ mod run;
 mod tally;
 mod write;
 
-pub use fault::{Cause, Fault};
+pub use fault::Fault;
 pub use job::Job;
 pub use judge::{Judged, Said, Truth};
 pub use many::{judged, many};
 pub use ranks::{RankJob, RankRun, RankTally, judged_ranks, many_ranks, rank_trace};
 pub use run::Ran;
-pub use tally::{Figures, Tally};
+pub use tally::{Share, Tally};
 pub use write::trace;

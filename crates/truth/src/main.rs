@@ -111,7 +111,7 @@ fn show(seed: u64) -> Result<(), String> {
         judged.said.step_ns / 1e3
     );
     for (fault, (cause, ns)) in job.faults.iter().zip(&truth.gains) {
-        println!("  {:<20} {:>8}  {fault:?}", cause.as_str(), percent(*ns));
+        println!("  {cause:<20} {:>8}  {fault:?}", percent(*ns));
     }
     println!("  {:<20} {:>8}", "all of them", percent(truth.all_ns));
     println!("  {:<20} {:>8}", "(graphs)", percent(truth.graphs_ns));
@@ -127,7 +127,7 @@ fn show(seed: u64) -> Result<(), String> {
     );
     println!(
         "right: {}, said first: {}, range and width: {:?}",
-        judged.right.map_or("nothing", |cause| cause.as_str()),
+        judged.right.unwrap_or("nothing"),
         judged
             .is_right
             .map_or("nothing to say", |is| if is { "yes" } else { "no" }),

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-use crate::fault::Cause;
 use crate::judge::Judged;
 
 /// The number of seeds that are kept for each kind of mistake.
@@ -12,61 +11,60 @@ const SEEDS: usize = 5;
 /// Counts over jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    jobs: usize,
-    /// The right cause and the reported one, with the number of jobs with one fault, and with more.
-    said: BTreeMap<(Row, &'static str), [usize; 2]>,
-    /// Number of right results and of all results, for jobs with one fault and with more.
-    right: [(usize, usize); 2],
-    /// Number of ranges that contain the truth, and their widths.
-    holding: usize,
+    /// Jobs with the verdict NOTHING_TO_GAIN although 5 % could be gained, of all.
+    pub false_nothing: Share,
+    /// Jobs with one fault, and with more, whose first cause is right, of those with something to gain.
+    pub right: [Share; 2],
+    /// Right causes whose range contains the true gain.
+    pub holding: Share,
+    /// Jobs for which 5 % was promised, of those with nothing planted.
+    pub false_promises: Share,
+    /// The widths of the ranges of right causes, as parts of the step.
     widths: Vec<f64>,
-    /// Number of host work causes that are named, and of those that are found.
-    named: (usize, usize),
-    sound: usize,
-    false_nothing: usize,
-    false_promises: usize,
+    /// Host work causes that are named, of those that are found.
+    named: Share,
+    /// The right cause and the reported one, with the number of jobs.
+    said: BTreeMap<(&'static str, &'static str), usize>,
     mistakes: BTreeMap<String, (usize, Vec<u64>)>,
 }
 
-/// A row of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Row {
-    Of(Cause),
-    /// Something was planted, and it costs less than 5 %.
-    Little,
-    /// Nothing was planted.
-    Nothing,
+/// A part of some jobs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Share {
+    part: usize,
+    all: usize,
 }
 
-/// The figures of a tally, each from 0 to 1.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figures {
-    /// Share of the jobs with something to gain whose first cause is right.
-    pub first: f64,
-    /// Share of the jobs with one fault whose first cause is right.
-    pub first_of_single: f64,
-    /// Share of the right causes whose range contains the true gain.
-    pub holding: f64,
-    /// The median width of these ranges, as a part of the step.
-    pub width: f64,
-    /// Share of all jobs with the verdict NOTHING_TO_GAIN although 5 % could be gained.
-    pub false_nothing: f64,
-    /// Share of the jobs with nothing planted for which 5 % was promised.
-    pub false_promises: f64,
+impl Share {
+    fn count(&mut self, is_part: bool) {
+        self.part += usize::from(is_part);
+        self.all += 1;
+    }
+
+    /// Returns it from 0 to 1.
+    pub fn rate(self) -> f64 {
+        self.part as f64 / self.all.max(1) as f64
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Share { part, all } = self;
+        write!(f, "{:.1} % ({part} of {all})", 100.0 * self.rate())
+    }
 }
 
 impl Tally {
     /// Counts a job.
     pub fn add(&mut self, judged: &Judged) {
-        self.jobs += 1;
         let several = usize::from(judged.planted > 1);
         let row = match judged.right {
-            Some(cause) => Row::Of(cause),
-            None if judged.planted == 0 => Row::Nothing,
-            None => Row::Little,
+            Some(cause) => cause,
+            None if judged.planted == 0 => "(nothing)",
+            None => "(worth below 5 %)",
         };
         let said = judged.said.code.unwrap_or("nothing");
-        self.said.entry((row, said)).or_default()[several] += 1;
+        *self.said.entry((row, said)).or_default() += 1;
         let mut mistake = |what: String| {
             let (count, seeds) = self.mistakes.entry(what).or_default();
             *count += 1;
@@ -76,101 +74,77 @@ impl Tally {
             seeds.truncate(SEEDS);
         };
         if let (Some(is_right), Some(cause)) = (judged.is_right, judged.right) {
-            let (right, all) = &mut self.right[several];
-            *right += usize::from(is_right);
-            *all += 1;
+            self.right[several].count(is_right);
             if !is_right {
-                mistake(format!("{}: {said}", cause.as_str()));
+                mistake(format!("{cause}: {said}"));
             }
         }
         if let (Some((holds, width)), Some(cause)) = (judged.range, judged.right) {
-            self.holding += usize::from(holds);
+            self.holding.count(holds);
             self.widths.push(width);
             if !holds {
-                mistake(format!("{}: right, but the range is not", cause.as_str()));
+                mistake(format!("{cause}: right, but the range is not"));
             }
         }
         if let Some(is_named) = judged.is_named {
-            self.named.0 += usize::from(is_named);
-            self.named.1 += 1;
+            self.named.count(is_named);
         }
+        self.false_nothing.count(judged.is_falsely_nothing);
         if judged.planted == 0 {
-            self.sound += 1;
-        }
-        if judged.is_falsely_nothing {
-            self.false_nothing += 1;
+            self.false_promises.count(judged.is_falsely_promised);
         }
         if judged.is_falsely_promised {
-            self.false_promises += 1;
             mistake(format!("nothing planted: {said} promised"));
         }
     }
 
-    /// Returns the figures.
-    pub fn figures(&self) -> Figures {
-        let share = |part: usize, all: usize| part as f64 / all.max(1) as f64;
+    /// Returns the jobs whose first cause is right, of those with something to gain.
+    pub fn first(&self) -> Share {
         let [single, several] = self.right;
+        Share {
+            part: single.part + several.part,
+            all: single.all + several.all,
+        }
+    }
+
+    /// Returns the median width of the ranges of right causes, as a part of the step.
+    pub fn width(&self) -> f64 {
         let mut widths = self.widths.clone();
         widths.sort_unstable_by(f64::total_cmp);
-        Figures {
-            first: share(single.0 + several.0, single.1 + several.1),
-            first_of_single: share(single.0, single.1),
-            holding: share(self.holding, self.widths.len()),
-            width: widths.get(widths.len() / 2).copied().unwrap_or(0.0),
-            false_nothing: share(self.false_nothing, self.jobs),
-            false_promises: share(self.false_promises, self.sound),
-        }
+        widths.get(widths.len() / 2).copied().unwrap_or(0.0)
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let figures = self.figures();
-        let percent = |x: f64| format!("{:.1} %", 100.0 * x);
         let [single, several] = self.right;
-        let share = |(right, all): (usize, usize)| {
-            let part = right as f64 / all.max(1) as f64;
-            format!("{} ({right} of {all})", percent(part))
-        };
-        writeln!(f, "{} jobs", self.jobs)?;
-        let both = (single.0 + several.0, single.1 + several.1);
-        writeln!(f, "right cause first      {}", share(both))?;
-        writeln!(f, "  with one fault       {}", share(single))?;
-        writeln!(f, "  with several         {}", share(several))?;
-        let ranges = share((self.holding, self.widths.len()));
-        writeln!(f, "range holds the truth  {ranges}")?;
-        writeln!(
-            f,
-            "median width of it     {} of a step",
-            percent(figures.width)
-        )?;
-        let nothing = share((self.false_nothing, self.jobs));
-        writeln!(f, "falsely NOTHING        {nothing}")?;
-        let promises = share((self.false_promises, self.sound));
+        writeln!(f, "{} jobs", self.false_nothing.all)?;
+        writeln!(f, "right cause first      {}", self.first())?;
+        writeln!(f, "  with one fault       {single}")?;
+        writeln!(f, "  with several         {several}")?;
+        writeln!(f, "range holds the truth  {}", self.holding)?;
+        let width = 100.0 * self.width();
+        writeln!(f, "median width of it     {width:.1} % of a step")?;
+        writeln!(f, "falsely NOTHING        {}", self.false_nothing)?;
+        let promises = self.false_promises;
         writeln!(
             f,
             "falsely promised       {promises} of those with nothing planted"
         )?;
-        writeln!(f, "host work named        {}", share(self.named))?;
+        writeln!(f, "host work named        {}", self.named)?;
         writeln!(f, "\nplanted x said")?;
-        let mut rows: Vec<Row> = self.said.keys().map(|(row, _)| *row).collect();
+        let mut rows: Vec<&str> = self.said.keys().map(|(row, _)| *row).collect();
         rows.dedup();
         for row in rows {
-            let name = match row {
-                Row::Of(cause) => cause.as_str(),
-                Row::Little => "(worth below 5 %)",
-                Row::Nothing => "(nothing)",
-            };
             let counts = self.said.iter().filter(|((of, _), _)| *of == row);
-            let counts = counts.map(|((_, code), counts)| (counts[0] + counts[1], *code));
-            let mut counts: Vec<(usize, &str)> = counts.collect();
+            let mut counts: Vec<(usize, &str)> = counts.map(|((_, code), n)| (*n, *code)).collect();
             counts.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
             let all: usize = counts.iter().map(|(count, _)| count).sum();
             let mut line = String::new();
             for (count, code) in counts {
                 let _ = write!(line, "  {code} {count}");
             }
-            writeln!(f, "  {name:<20}{all:>7} {line}")?;
+            writeln!(f, "  {row:<20}{all:>7} {line}")?;
         }
         writeln!(f, "\nmistakes, with their first seeds")?;
         let mut mistakes: Vec<_> = self.mistakes.iter().collect();

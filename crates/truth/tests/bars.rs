@@ -29,7 +29,6 @@ impl Bar {
 fn reports_are_right() {
     let tally = many(JOBS, 1).unwrap();
     println!("{tally}");
-    let figures = tally.figures();
     let high = |what, share: f64, bar| Bar {
         what,
         percent: 100.0 * share,
@@ -41,22 +40,18 @@ fn reports_are_right() {
         ..high(what, share, bar)
     };
     let bars = [
-        high("right cause first", figures.first, 90.0),
-        high(
-            "right cause first, one fault",
-            figures.first_of_single,
-            95.0,
-        ),
-        high("range holds the truth", figures.holding, 90.0),
-        low("median width of a range", figures.width, 20.0),
+        high("right cause first", tally.first().rate(), 90.0),
+        high("right cause first, one fault", tally.right[0].rate(), 95.0),
+        high("range holds the truth", tally.holding.rate(), 90.0),
+        low("median width of a range", tally.width(), 20.0),
         low(
             "NOTHING_TO_GAIN where 5 % could be gained",
-            figures.false_nothing,
+            tally.false_nothing.rate(),
             0.0,
         ),
         low(
             "promised where nothing was planted",
-            figures.false_promises,
+            tally.false_promises.rate(),
             0.0,
         ),
     ];
