@@ -212,19 +212,22 @@ const HOST_BYTES: u64 = 1 << 40;
 /// The size of a page of the host.
 const PAGE: u64 = 4096;
 
-pub fn free(state: &State, here: Here, at: CuAddress) -> Answer<()> {
+/// Frees memory of a device, or pinned memory.
+pub fn free(state: &State, here: Here, at: CuAddress, place: Place) -> Answer<()> {
     if at == 0 {
         return Ok(());
     }
     let of = state.tables().memory.at(at)?;
-    let (Of::Device(device) | Of::Stream(device)) = of else {
-        return Err(INVALID_VALUE);
+    let device = match (of, place) {
+        (Of::Device(device) | Of::Stream(device), Place::Device) => device,
+        (Of::Host(device), Place::Pinned) => device,
+        _ => return Err(INVALID_VALUE),
     };
     state.tables().captures.refuse_unsafe(here.thread)?;
-    if of == Of::Device(device) {
+    if !matches!(of, Of::Stream(_)) {
         wait_for_device(state, here, device)?;
     }
-    give_back(state, at, Place::Device, device)
+    give_back(state, at, place, device)
 }
 
 pub fn free_async(state: &State, here: Here, at: CuAddress, handle: CuStream) -> Answer<()> {
@@ -235,18 +238,6 @@ pub fn free_async(state: &State, here: Here, at: CuAddress, handle: CuStream) ->
     let kind = Kind::FreeAsync { stream };
     streams::submit(state, here.thread, kind, Payload::None)?;
     give_back(state, at, Place::Device, device)
-}
-
-pub fn free_host(state: &State, here: Here, at: CuAddress) -> Answer<()> {
-    if at == 0 {
-        return Ok(());
-    }
-    let Of::Host(device) = state.tables().memory.at(at)? else {
-        return Err(INVALID_VALUE);
-    };
-    state.tables().captures.refuse_unsafe(here.thread)?;
-    wait_for_device(state, here, device)?;
-    give_back(state, at, Place::Pinned, device)
 }
 
 fn give_back(state: &State, at: CuAddress, place: Place, device: DeviceId) -> Answer<()> {
@@ -359,37 +350,33 @@ pub fn copy_blocking(state: &State, here: Here, copy: Copy) -> Answer<()> {
     streams::submit(state, here.thread, kind, Payload::Copy(copy))
 }
 
-/// A copy of a batch, and when it reads its source, by `CUmemcpySrcAccessOrder`. One that may read at any time reads in
-/// stream order.
-pub fn copy_of_batch(
+/// Copies in stream order. A copy of a batch says when it reads its source, by `CUmemcpySrcAccessOrder`: one that may
+/// read at any time reads in stream order.
+pub fn copy(
     state: &State,
     here: Here,
-    copy: Copy,
-    order: u32,
+    copies: &[Copy],
+    order: Option<u32>,
     handle: CuStream,
 ) -> Answer<()> {
     let source = match order {
-        1 | 3 => SourceOrder::Stream,
-        2 => SourceOrder::DuringCall,
-        _ => return Err(INVALID_VALUE),
+        None => None,
+        Some(1 | 3) => Some(SourceOrder::Stream),
+        Some(2) => Some(SourceOrder::DuringCall),
+        Some(_) => return Err(INVALID_VALUE),
     };
-    let stream = streams::stream(state, here, handle)?.id;
-    let (from, to) = sides(&state.tables().memory, &copy)?;
-    let kind = Kind::CopyBatch {
-        stream,
-        from,
-        to,
-        source,
-    };
-    streams::submit(state, here.thread, kind, Payload::Copy(copy))
-}
-
-/// Copies in stream order.
-pub fn copy(state: &State, here: Here, copies: &[Copy], handle: CuStream) -> Answer<()> {
     let stream = streams::stream(state, here, handle)?.id;
     for &copy in copies {
         let (from, to) = sides(&state.tables().memory, &copy)?;
-        let kind = Kind::Copy { stream, from, to };
+        let kind = match source {
+            None => Kind::Copy { stream, from, to },
+            Some(source) => Kind::CopyBatch {
+                stream,
+                from,
+                to,
+                source,
+            },
+        };
         streams::submit(state, here.thread, kind, Payload::Copy(copy))?;
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_uint};
 use sidestream::cuda::driver::{
     Code, CuAddress, CuEvent, CuGraph, CuStream, IpcEventHandle, Memcpy2d,
 };
+use sidestream::op::Memory as Place;
 
 use super::cupti::driver;
 use crate::arguments::{Out, give, list};
@@ -131,7 +132,7 @@ driver! {
     }
 
     245 fn cuMemFree_v2(at: CuAddress) {
-        anywhere(|state, here| memory::free(state, here, at))
+        anywhere(|state, here| memory::free(state, here, at, Place::Device))
     }
 
     598 fn cuMemAllocAsync(at: Out<CuAddress>, bytes: usize, stream: CuStream) {
@@ -155,7 +156,7 @@ driver! {
     }
 
     38 fn cuMemFreeHost(at: u64) {
-        anywhere(|state, here| memory::free_host(state, here, at))
+        anywhere(|state, here| memory::free(state, here, at, Place::Pinned))
     }
 
     379 fn cuMemHostRegister_v2(at: u64, bytes: usize, flags: c_uint) {
@@ -233,7 +234,7 @@ driver! {
     289 fn cuMemcpy2DAsync_v2(copy: Option<&Memcpy2d>, stream: CuStream) {
         anywhere(|state, here| {
             let copies = pitched::plane(copy.ok_or(INVALID_VALUE)?)?;
-            memory::copy(state, here, &copies, stream)
+            memory::copy(state, here, &copies, None, stream)
         })
     }
 
@@ -289,7 +290,7 @@ fn copy_all(copies: impl IntoIterator<Item = (u64, u64, usize)>, stream: CuStrea
     let copies: Vec<_> = copies
         .map(|(to, from, bytes)| memory::row(to, from, bytes))
         .collect();
-    anywhere(|state, here| memory::copy(state, here, &copies, stream))
+    anywhere(|state, here| memory::copy(state, here, &copies, None, stream))
 }
 
 /// `CUmemcpyAttributes`.
@@ -321,7 +322,7 @@ unsafe fn batch(
         for (copy, ((&to, &from), &bytes)) in to.iter().zip(from).zip(bytes).enumerate() {
             let with = first_of.partition_point(|&first| first <= copy) - 1;
             let row = memory::row(to, from, bytes);
-            memory::copy_of_batch(state, here, row, attributes[with].order, stream)?;
+            memory::copy(state, here, &[row], Some(attributes[with].order), stream)?;
         }
         Ok(())
     })
