@@ -29,37 +29,23 @@ fn main() {
 
 fn compiled(out: &Path, target: &str) -> Result<Vec<u8>, String> {
     let guard = out.join("libhost_guard.rlib");
-    rustc(out, "host_guard", GUARD_SOURCES, target, &guard, &["rlib"])?;
+    rustc("host_guard", GUARD_SOURCES, target, &guard, &["rlib"])?;
     let library = out.join("libsidestream_inject.so");
     let uses = format!("host_guard={}", guard.display());
     let options = ["cdylib", "--extern", &uses, "-C", "strip=symbols"];
-    rustc(
-        out,
-        "sidestream_inject",
-        SOURCES,
-        target,
-        &library,
-        &options,
-    )?;
+    rustc("sidestream_inject", SOURCES, target, &library, &options)?;
     fs::read(&library).map_err(|error| format!("{}: {error}", library.display()))
 }
 
-/// Compiles a crate from its sources; the options begin with its type.
+/// Compiles a crate from the folder of its sources; the options begin with its type.
 fn rustc(
-    out: &Path,
     name: &str,
-    sources: &[(&str, &str)],
+    folder: &str,
     target: &str,
     into: &Path,
     options: &[&str],
 ) -> Result<(), String> {
-    let folder = out.join(name);
-    for (name, text) in sources {
-        let file = folder.join(name);
-        let parent = file.parent().unwrap_or(&folder);
-        let written = fs::create_dir_all(parent).and_then(|()| fs::write(&file, text));
-        written.map_err(|error| format!("{}: {error}", file.display()))?;
-    }
+    println!("cargo::rerun-if-changed={folder}");
     let mut rustc = Command::new(env::var_os("RUSTC").expect("Cargo sets it"));
     rustc.args(["--crate-name", name, "--edition", "2024"]);
     rustc.args(["--cfg", "injected", "-C", "opt-level=2"]);
@@ -71,7 +57,10 @@ fn rustc(
     if let Some(linker) = env::var_os("RUSTC_LINKER") {
         rustc.arg("-C").arg(format!("linker={}", linker.display()));
     }
-    rustc.arg("-o").arg(into).arg(folder.join("lib.rs"));
+    rustc
+        .arg("-o")
+        .arg(into)
+        .arg(Path::new(folder).join("lib.rs"));
     let done = rustc.output().map_err(|error| format!("rustc: {error}"))?;
     if done.status.success() {
         Ok(())

@@ -77,28 +77,9 @@ pub mod stack;
 )]
 mod system;
 
-/// The files of this crate, for the build script that compiles them into the library that is loaded into programs.
+/// The folder of this crate's files, for the build script that compiles them into the library that is loaded into programs.
 #[cfg(not(injected))]
-pub const SOURCES: &[(&str, &str)] = &[
-    ("lib.rs", include_str!("lib.rs")),
-    ("elsewhere.rs", include_str!("elsewhere.rs")),
-    ("hits.rs", include_str!("hits.rs")),
-    ("lines.rs", include_str!("lines.rs")),
-    ("stack.rs", include_str!("stack.rs")),
-    ("linux/mod.rs", include_str!("linux/mod.rs")),
-    ("linux/allocators.rs", include_str!("linux/allocators.rs")),
-    ("linux/apart.rs", include_str!("linux/apart.rs")),
-    ("linux/ends.rs", include_str!("linux/ends.rs")),
-    ("linux/entries.rs", include_str!("linux/entries.rs")),
-    ("linux/handler.rs", include_str!("linux/handler.rs")),
-    ("linux/mask.rs", include_str!("linux/mask.rs")),
-    ("linux/probe.rs", include_str!("linux/probe.rs")),
-    ("linux/registers.rs", include_str!("linux/registers.rs")),
-    ("linux/stand_ins.rs", include_str!("linux/stand_ins.rs")),
-    ("linux/sys.rs", include_str!("linux/sys.rs")),
-    ("linux/table.rs", include_str!("linux/table.rs")),
-    ("linux/watch.rs", include_str!("linux/watch.rs")),
-];
+pub const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 
 pub use system::{
     Piece, begin, end, ends, in_place_of, is_alone, is_ready, off, page, protect, read, release,

@@ -29,7 +29,7 @@ mod listen;
 #[cfg(target_os = "linux")]
 mod nvtx;
 #[cfg(target_os = "linux")]
-mod python;
+pub mod python;
 #[cfg(target_os = "linux")]
 mod ring;
 #[cfg(target_os = "linux")]
@@ -40,29 +40,10 @@ mod stack;
 mod system;
 pub mod wire;
 
-/// The files of the crate on which this one depends.
+/// The folder of the files of the crate on which this one depends.
 #[cfg(not(injected))]
 pub use host_guard::SOURCES as GUARD_SOURCES;
 
-/// The files of this crate, for the build script that compiles the shared library.
+/// The folder of this crate's files, for the build script that compiles the shared library.
 #[cfg(not(injected))]
-pub const SOURCES: &[(&str, &str)] = &[
-    ("lib.rs", include_str!("lib.rs")),
-    ("activity.rs", include_str!("activity.rs")),
-    ("areas.rs", include_str!("areas.rs")),
-    ("calls.rs", include_str!("calls.rs")),
-    ("cupti.rs", include_str!("cupti.rs")),
-    ("hold.rs", include_str!("hold.rs")),
-    ("host.rs", include_str!("host.rs")),
-    ("kernels.rs", include_str!("kernels.rs")),
-    ("listen.rs", include_str!("listen.rs")),
-    ("nvtx.rs", include_str!("nvtx.rs")),
-    ("in_flight.rs", include_str!("in_flight.rs")),
-    ("python.rs", include_str!("python.rs")),
-    ("ring.rs", include_str!("ring.rs")),
-    ("sites.rs", include_str!("sites.rs")),
-    ("stack.rs", include_str!("stack.rs")),
-    ("stack/rule.rs", include_str!("stack/rule.rs")),
-    ("system.rs", include_str!("system.rs")),
-    ("wire.rs", include_str!("wire.rs")),
-];
+pub const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
