@@ -5,12 +5,15 @@
 //! tell the offsets of these structures (`_Py_DebugOffsets`, at the start of `_PyRuntime`), which earlier versions have fixed.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::iter::successors;
 use std::mem::{transmute, transmute_copy};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How many frames are searched for one that is not a library's.
 const DEPTH: usize = 30;
+/// How many frames are followed at all.
+const FAR: usize = 100;
 /// What the file names of libraries contain.
 const LIBRARIES: [&str; 4] = [
     "/site-packages/",
@@ -29,16 +32,13 @@ pub struct Place {
 }
 
 /// The innermost line outside libraries, or the innermost one if there is none near by. `None` in a thread that Python does not know, or
-/// that executes no Python, and if there is no Python or an [`unknown`] one.
+/// that executes no Python, and if there is no Python or one whose layout is not known.
 pub fn line() -> Option<Place> {
-    let python = python().as_ref().ok()?;
+    let python = python()?;
     let mut innermost = None;
     // SAFETY: the layout is that of this version, and the frames are this thread's own.
     unsafe {
-        let mut frame = word((python.thread)(), python.offsets.frame)?;
-        if python.offsets.within != NONE {
-            frame = word(frame, python.offsets.within)?;
-        }
+        let mut frame = python.frame()?;
         for _ in 0..DEPTH {
             match python.executes(frame) {
                 Some((code, false)) => return python.place(frame, code),
@@ -54,28 +54,21 @@ pub fn line() -> Option<Place> {
     }
 }
 
-/// The version of a Python whose lines cannot be read, in the form of `PY_VERSION_HEX`.
-pub fn unknown() -> Option<u32> {
-    match python() {
-        Err(version) => *version,
-        Ok(_) => None,
-    }
+/// All lines of the calling thread, those of libraries too, the innermost first; none where [`line`] is `None`.
+pub fn lines() -> impl Iterator<Item = Place> {
+    let python = python();
+    let first = python.and_then(Python::frame);
+    // SAFETY: as in `line`.
+    let back = move |frame: &usize| unsafe { word(*frame, python?.offsets.back) };
+    // SAFETY: as above.
+    let place = move |frame: usize| unsafe {
+        let (code, _) = python?.executes(frame)?;
+        python?.place(frame, code)
+    };
+    successors(first, back).take(FAR).filter_map(place)
 }
 
 impl Place {
-    /// Whether the place was not asked about before, or not lately. Its line and names are to be noted then.
-    pub fn is_new(&self) -> bool {
-        static SEEN: [AtomicU64; 1 << 13] = [const { AtomicU64::new(0) }; 1 << 13];
-        let at = self.id as usize % SEEN.len();
-        let (first, second) = (SEEN[at].load(Relaxed), SEEN[at ^ 1].load(Relaxed));
-        let is_new = first != self.id && second != self.id;
-        if is_new {
-            SEEN[at ^ 1].store(first, Relaxed);
-            SEEN[at].store(self.id, Relaxed);
-        }
-        is_new
-    }
-
     /// The line's number.
     pub fn line(&self) -> u32 {
         // SAFETY: the frame keeps its code, of which the function reads tables only.
@@ -129,18 +122,19 @@ struct Offsets {
 /// In place of an offset: the version has no such thing.
 const NONE: usize = usize::MAX;
 
-/// What is known of the Python in this process, or the version of one that is not known.
-fn python() -> &'static Result<Python, Option<u32>> {
-    static PYTHON: OnceLock<Result<Python, Option<u32>>> = OnceLock::new();
-    PYTHON.get_or_init(|| {
+/// What is known of the Python in this process.
+fn python() -> Option<&'static Python> {
+    static PYTHON: OnceLock<Option<Python>> = OnceLock::new();
+    let python = PYTHON.get_or_init(|| {
         let version = match symbol(c"Py_Version") {
             // SAFETY: the variable is an `unsigned long`.
             Some(version) => unsafe { *(version as *const usize) as u32 },
             // Python 3.11 introduced it.
-            None => symbol(c"Py_GetVersion").map(|_| 0x030A_0000).ok_or(None)?,
+            None => symbol(c"Py_GetVersion").map(|_| 0x030A_0000)?,
         };
-        known(version >> 16).ok_or(Some(version))
-    })
+        known(version >> 16)
+    });
+    python.as_ref()
 }
 
 fn known(version: u32) -> Option<Python> {
@@ -178,6 +172,17 @@ fn told<const N: usize>(version: u32, places: [usize; N]) -> Option<[usize; N]> 
 }
 
 impl Python {
+    /// The innermost frame of this thread.
+    fn frame(&self) -> Option<usize> {
+        // SAFETY: a thread that Python knows has a state, which has this layout.
+        let first = unsafe { word((self.thread)(), self.offsets.frame)? };
+        match self.offsets.within {
+            NONE => Some(first),
+            // SAFETY: as above.
+            within => unsafe { word(first, within) },
+        }
+    }
+
     /// What a frame executes, and whether it is a library's; `None` for a frame of the interpreter's own.
     ///
     /// # Safety

@@ -93,6 +93,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "sidestream-diagnose",
             "sidestream-images",
             "sidestream-cli",
+            "sidestream-inject",
             "host-guard",
         ],
     ),
