@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: runs every benchmark, briefly.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::cargo::{self, Workspace};
 
@@ -10,10 +10,9 @@ pub fn run() -> Result<bool> {
     for bench in Workspace::read()?.targets("bench") {
         let (package, name) = (&*bench.package, &*bench.name);
         let target = ["bench", "--package", package, "--bench", name];
-        let status = cargo::command(&[&target[..], &["--", "--quick"]].concat()).status();
-        let status = status.with_context(|| format!("cannot run the benchmark `{name}`"))?;
+        let quick = [&target[..], &["--", "--quick"]].concat();
         ensure!(
-            status.success(),
+            cargo::succeeds(cargo::command(&quick))?,
             "the benchmark `{name}` of {package} failed"
         );
     }

@@ -20,6 +20,27 @@ pub fn command(args: &[&str]) -> Command {
     command
 }
 
+/// A command of the nightly toolchain's cargo, not the one that runs this program.
+pub fn nightly(args: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    let nightly = command.arg("+nightly").args(args);
+    nightly.current_dir(root()).env_remove("RUSTUP_TOOLCHAIN");
+    command
+}
+
+/// Whether the nightly toolchain has this tool.
+pub fn has_nightly(tool: &str) -> bool {
+    let asked = nightly(&[tool, "--version"]).output();
+    asked.is_ok_and(|answer| answer.status.success())
+}
+
+/// Runs a command and returns whether it succeeded.
+pub fn succeeds(mut command: Command) -> Result<bool> {
+    let status = command.status();
+    let status = status.with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    Ok(status.success())
+}
+
 /// A benchmark or an example of the workspace.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {

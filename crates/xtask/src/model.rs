@@ -1,6 +1,6 @@
 //! `cargo xtask model`: checks the ring and the recorder under the thread schedules that Shuttle draws.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::cargo;
 
@@ -11,6 +11,5 @@ pub const MANIFEST: &str = "crates/sidestream/model/Cargo.toml";
 pub fn run() -> Result<bool> {
     let target = "target/model";
     let args = ["test", "--manifest-path", MANIFEST, "--target-dir", target];
-    let status = cargo::command(&args).status();
-    Ok(status.context("cannot run cargo")?.success())
+    cargo::succeeds(cargo::command(&args))
 }

@@ -2,11 +2,9 @@
 //!
 //! A search whose tool is missing is skipped, and named.
 
-use std::process::Command;
-
 use anyhow::Result;
 
-use crate::cargo;
+use crate::cargo::{self, has_nightly, nightly};
 use crate::miri;
 use crate::model;
 use crate::python;
@@ -41,12 +39,12 @@ pub fn run() -> Result<bool> {
     } else {
         left_out.push("the oldest PyTorch, for which this Python is too new")
     }
-    if miri::is_there()? {
+    if has_nightly("miri") {
         run.step("miri", "cargo xtask miri", |_| miri::run(None))?;
     } else {
         left_out.push("Miri, which is missing")
     }
-    if answers(&["+nightly", "fuzz", "--version"]) {
+    if has_nightly("fuzz") {
         FUZZED.iter().try_for_each(|name| fuzz(&mut run, name))?
     } else {
         left_out.push("fuzzing: `cargo +nightly fuzz` is missing")
@@ -67,26 +65,10 @@ fn fuzz(run: &mut Run, name: &str) -> Result<()> {
         let args = ["fuzz", "run", target, "--", &*limit];
         let repeat = format!("(cd crates/{name}; cargo +nightly {})", args.join(" "));
         run.step(&format!("fuzz {target}"), &repeat, |_| {
-            Ok(nightly(&args).current_dir(&folder).status()?.success())
+            let mut fuzz = nightly(&args);
+            fuzz.current_dir(&folder);
+            cargo::succeeds(fuzz)
         })?;
     }
     Ok(())
-}
-
-/// The cargo of the nightly toolchain, not the one that runs this program.
-fn nightly(args: &[&str]) -> Command {
-    let mut command = Command::new("cargo");
-    command
-        .arg("+nightly")
-        .args(args)
-        .env_remove("RUSTUP_TOOLCHAIN");
-    command
-}
-
-fn answers(args: &[&str]) -> bool {
-    let asked = Command::new("cargo")
-        .args(args)
-        .env_remove("RUSTUP_TOOLCHAIN")
-        .output();
-    asked.is_ok_and(|answer| answer.status.success())
 }

@@ -12,7 +12,7 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::cargo;
+use crate::cargo::{self, succeeds};
 
 /// The package, and the requirement files of its tests.
 const PACKAGE: &str = "crates/sidestream-py";
@@ -178,25 +178,21 @@ impl Environment {
     /// Creates the environment and installs what the tests need, unless an earlier run did.
     pub fn make_ready(&self, version: &str, torch: bool) -> Result<()> {
         self.make(version, REQUIREMENTS)?;
-        if !torch {
-            let with_site = Stamp::of(self, REQUIREMENTS_SITE, version)?;
-            if !with_site.is_there() {
-                self.install_beside(REQUIREMENTS_SITE)?;
-                with_site.write()?;
-            }
+        let more = if torch {
+            REQUIREMENTS_TORCH
+        } else {
+            REQUIREMENTS_SITE
+        };
+        let with_more = Stamp::of(self, more, version)?;
+        if with_more.is_there() {
+            return Ok(());
         }
-        let with_torch = Stamp::of(self, REQUIREMENTS_TORCH, version)?;
-        if torch && !with_torch.is_there() {
+        if torch {
             println!("python: installing PyTorch and Ray, which take up to 2.5 GB");
-            self.install_beside(REQUIREMENTS_TORCH)?;
-            with_torch.write()?;
         }
-        Ok(())
-    }
-
-    /// Installs another requirement file; the versions that the first one pins are kept.
-    fn install_beside(&self, list: &str) -> Result<()> {
-        self.install(&["--requirement", list, "--constraint", REQUIREMENTS])
+        // The versions that the first file pins are kept.
+        self.install(&["--requirement", more, "--constraint", REQUIREMENTS])?;
+        with_more.write()
     }
 
     /// Creates the environment and installs this requirement file, unless an earlier run did.
@@ -337,13 +333,6 @@ pub fn only_file(wheels: &Path) -> Result<PathBuf> {
         bail!("`maturin build` left no wheel in {}", wheels.display());
     };
     Ok(wheel.path())
-}
-
-/// Runs a command and returns whether it succeeded.
-pub fn succeeds(mut command: Command) -> Result<bool> {
-    let status = command.status();
-    let status = status.with_context(|| format!("cannot run {:?}", command.get_program()))?;
-    Ok(status.success())
 }
 
 /// A file in the environment that records what was installed.

@@ -12,8 +12,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo;
-use crate::python::{Environment, clear, only_file, succeeds, version_of_python};
+use crate::cargo::{self, succeeds};
+use crate::python::{Environment, clear, only_file, version_of_python};
 
 const REQUIREMENTS: &str = "requirements-wheel.txt";
 

@@ -21,12 +21,12 @@ pub fn run() -> Result<bool> {
         .arg(target.join("site-read"));
     sphinx.arg(cargo::root().join("docs")).arg(&site);
     ensure!(
-        python::succeeds(sphinx)?,
+        cargo::succeeds(sphinx)?,
         "Sphinx made no site; it says why above"
     );
     let library = ["doc", "--no-deps", "--lib", "--package", "sidestream"];
     ensure!(
-        python::succeeds(cargo::command(&library))?,
+        cargo::succeeds(cargo::command(&library))?,
         "`cargo doc` failed"
     );
     let pages = target.join("doc");

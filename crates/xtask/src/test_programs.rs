@@ -167,11 +167,9 @@ fn run_one<'a>(program: &'a Program, environment: &[(&str, &str)], log: &Path) -
 /// Runs an example, which must succeed on any machine.
 pub fn example(program: &Program) -> Result<bool> {
     ensure!(program.path.is_file(), "{} is gone", program.path.display());
-    let status = Command::new(&program.path)
-        .current_dir(cargo::root())
-        .status()
-        .with_context(|| format!("cannot run {}", program.path.display()))?;
-    Ok(status.success())
+    let mut command = Command::new(&program.path);
+    command.current_dir(cargo::root());
+    cargo::succeeds(command)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `cargo xtask truth`: judges what `sidestream diagnose` reports for jobs whose faults are known.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::cargo;
 
@@ -8,7 +8,5 @@ use crate::cargo;
 /// xtask needs no build of the library.
 pub fn run(args: &[&str]) -> Result<bool> {
     let run = ["run", "--quiet", "--release", "--package", "truth", "--"];
-    let mut command = cargo::command(&[&run, args].concat());
-    let status = command.status().context("cannot run the crate `truth`")?;
-    Ok(status.success())
+    cargo::succeeds(cargo::command(&[&run, args].concat()))
 }

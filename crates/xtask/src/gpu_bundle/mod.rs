@@ -20,12 +20,10 @@ const RUN: &str = include_str!("run.sh");
 struct Piece {
     /// The program's name in the bundle.
     name: &'static str,
-    /// Cargo's name for this kind of target.
+    /// Cargo's name for this kind of target, and of the option that selects one.
     kind: &'static str,
     /// The arguments that build the program, up to the name of its package.
     build: &'static [&'static str],
-    /// The option that selects the program.
-    option: &'static str,
 }
 
 const PIECES: [Piece; 4] = [
@@ -33,25 +31,21 @@ const PIECES: [Piece; 4] = [
         name: "sidestream",
         kind: "bin",
         build: &["build", "--release"],
-        option: "--bin",
     },
     Piece {
         name: "sidestream-bench",
         kind: "bin",
         build: &["build", "--release"],
-        option: "--bin",
     },
     Piece {
         name: "conformance",
         kind: "test",
         build: &["test", "--release", "--no-run"],
-        option: "--test",
     },
     Piece {
         name: "runtime",
         kind: "bench",
         build: &["bench", "--no-run"],
-        option: "--bench",
     },
 ];
 
@@ -86,7 +80,8 @@ pub fn run() -> Result<bool> {
 
 /// Builds a program and returns its path.
 fn build(piece: &Piece, package: &str) -> Result<PathBuf> {
-    let target = ["--package", package, piece.option, piece.name];
+    let option = format!("--{}", piece.kind);
+    let target = ["--package", package, &*option, piece.name];
     let args = [piece.build, &target, &["--message-format", "json"]].concat();
     let mut cargo = cargo::command(&args);
     let output = cargo.stderr(Stdio::inherit()).output();
@@ -132,7 +127,6 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-#[cfg(unix)]
 fn make_executable(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let mode = fs::Permissions::from_mode(0o755);
@@ -140,12 +134,6 @@ fn make_executable(path: &Path) -> Result<()> {
         .with_context(|| format!("cannot make {} executable", path.display()))
 }
 
-#[cfg(not(unix))]
-fn make_executable(_: &Path) -> Result<()> {
-    Ok(())
-}
-
-#[cfg(unix)]
 #[cfg(test)]
 mod tests {
     use super::*;
