@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::findings::Code;
 use crate::idle::Cause;
-use crate::measure::{Line, PerStep};
+use crate::measure::{Line, PerStep, add};
 use crate::report::{LISTED, Report};
 use crate::sort::order_by;
 
@@ -217,8 +217,7 @@ fn reasons(report: &Report) -> BTreeMap<(Cause, String), u64> {
             Some(inside) => format!("{} in {}", text(because.name), text(*inside)),
             None => text(because.name).to_owned(),
         };
-        let sum: &mut u64 = reasons.entry((*cause, name)).or_default();
-        *sum = sum.saturating_add(*ns);
+        add(reasons.entry((*cause, name)).or_default(), *ns);
     }
     let parts = report.parts();
     reasons.values_mut().for_each(|ns| *ns /= parts);

@@ -39,7 +39,7 @@ use crate::initial::Initial;
 use crate::measure::{DeviceTime, Held, Links, Spans, Steps, StepsBy, WorkOfCalls, held, sampled};
 use crate::model::{
     ApiKind, Call, Direction, Memory, Name, Range, RangeKind, Stream, StreamIndex, SyncKind,
-    ThreadIndex, Trace, What, Work,
+    ThreadIndex, Trace,
 };
 use crate::sections::Section;
 use crate::sort::order_by;
@@ -194,13 +194,8 @@ impl<'t> Scene<'t> {
             regions: Regions::default(),
         };
         let mut overhead = Vec::new();
-        let loads = |name: Name| is_loading(trace.names.text(name));
-        let loading: Vec<bool> = (0..trace.names.len() as u32)
-            .map(|n| loads(Name(n)))
-            .collect();
-        let copies: Vec<bool> = (0..trace.names.len() as u32)
-            .map(|n| trace.names.text(Name(n)) == "aten::copy_")
-            .collect();
+        let loading = trace.names.that(is_loading);
+        let copies = trace.names.that(|name| name == "aten::copy_");
         // Both lists are in order, and an outer range comes before its inner ones.
         let mut calls = trace.calls.iter().enumerate().peekable();
         let mut ranges = trace.ranges.iter().peekable();
@@ -302,7 +297,7 @@ impl<'t> Scene<'t> {
             lane.copied = None;
             return;
         }
-        let copy = work.and_then(|at| host_memory(&self.trace.work[at]));
+        let copy = work.and_then(|at| self.trace.work[at].host_memory());
         let after = std::mem::replace(&mut lane.copied, copy);
         let held = held(self.trace, at, work);
         if held.is_none() && copy.is_none() {
@@ -619,14 +614,9 @@ impl<'t> Scene<'t> {
     }
 
     fn is_pageable_upload(&self, work: usize) -> bool {
-        matches!(
-            self.trace.work[work].what,
-            What::Copy {
-                direction: Direction::Upload,
-                from: Memory::Pageable,
-                ..
-            }
-        )
+        let work = &self.trace.work[work];
+        let is_upload = work.what.direction() == Some(Direction::Upload);
+        is_upload && work.host_memory() == Some(Memory::Pageable)
     }
 }
 
@@ -636,23 +626,6 @@ impl Because {
             name,
             inside: Inside::default(),
         }
-    }
-}
-
-/// Returns the kind of host memory in a copy between host and device.
-pub fn host_memory(work: &Work) -> Option<Memory> {
-    match work.what {
-        What::Copy {
-            direction: Direction::Upload,
-            from,
-            ..
-        } => Some(from),
-        What::Copy {
-            direction: Direction::Download,
-            to,
-            ..
-        } => Some(to),
-        _ => None,
     }
 }
 
@@ -711,8 +684,8 @@ fn by_device(trace: &Trace) -> HashMap<(Option<i64>, i64), Vec<u32>> {
 
 /// Returns whether workers of PyTorch's data loader load the data for which a program waits.
 pub fn has_workers(trace: &Trace) -> bool {
-    let mut names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
-    names.any(|name| is_loading(name) && name.contains("MultiProcessing"))
+    let is_of_worker = |name: &str| is_loading(name) && name.contains("MultiProcessing");
+    trace.names.that(is_of_worker).contains(&true)
 }
 
 /// Returns whether this is the name of a range in which a program waits for its data.

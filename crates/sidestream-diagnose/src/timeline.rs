@@ -7,8 +7,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::idle::is_loading;
-use crate::measure::{Collectives, Steps, WorkOfCalls, held, quantile};
-use crate::model::{Direction, Name, RangeKind, StreamIndex, ThreadIndex, Trace, What, Work};
+use crate::measure::{Class, Collectives, Steps, WorkOfCalls, class, held, quantile};
+use crate::model::{Direction, Name, RangeKind, StreamIndex, ThreadIndex, Trace, Work};
 use crate::sort::order_by;
 use crate::words::words;
 
@@ -169,8 +169,7 @@ fn drawn(
             drawing.add_work((trace, work), work.stream.0 as usize, span, shade);
         }
     }
-    let names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
-    let loads: Vec<bool> = names.map(is_loading).collect();
+    let loads = trace.names.that(is_loading);
     for range in &trace.ranges {
         let shade = match range.kind {
             _ if loads[range.name.0 as usize] => Shade::Loading,
@@ -223,22 +222,13 @@ impl Drawings {
 
 /// Returns the kind of a span of work.
 pub fn shade(work: &Work, collectives: &Collectives) -> Shade {
-    match work.what {
-        What::Kernel(_) if collectives.contains(work.name) => Shade::Collective,
-        What::Kernel(_) => Shade::Kernel,
-        What::Copy {
-            direction: Direction::Upload,
-            ..
-        } => Shade::Upload,
-        What::Copy {
-            direction: Direction::Download,
-            ..
-        } => Shade::Download,
-        What::Copy {
-            direction: Direction::Peer,
-            ..
-        } => Shade::Peer,
-        What::Copy { .. } | What::Memset { .. } => Shade::Inner,
+    match class(work, collectives) {
+        Some(Class::Collective) => Shade::Collective,
+        Some(Class::Compute) => Shade::Kernel,
+        Some(Class::Upload) => Shade::Upload,
+        Some(Class::Download) => Shade::Download,
+        None if work.what.direction() == Some(Direction::Peer) => Shade::Peer,
+        None => Shade::Inner,
     }
 }
 

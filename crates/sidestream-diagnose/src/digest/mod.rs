@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 mod part;
@@ -144,11 +146,9 @@ impl Digest {
             before = row.start_ns;
             since
         });
-        let kind = |k: &ExchangeKind| json!([k.operation, k.group, k.elements, k.dtype, k.peer]);
-        let group = |g: &ProcessGroup| json!([g.name, g.description, g.ranks, g.size]);
         json!({
-            "groups": self.groups.iter().map(group).collect::<Vec<_>>(),
-            "kinds": self.kinds.iter().map(kind).collect::<Vec<_>>(),
+            "groups": self.groups,
+            "kinds": self.kinds,
             "starts": starts.collect::<Vec<_>>(),
             "durations": self.rows.iter().map(|row| row.duration_ns).collect::<Vec<_>>(),
             "stalled": self.rows.iter().map(|row| row.stalled_ns).collect::<Vec<_>>(),
@@ -164,65 +164,37 @@ impl Digest {
 
     /// Reads the digest from its JSON; returns `None` if a part of it is missing.
     pub fn of_json(value: &Value) -> Option<Digest> {
-        let list = |name: &str| value[name].as_array();
-        let small = |value: &Value| u32::try_from(value.as_u64()?).ok();
-        let text = |value: &Value| Some(value.as_str()?.to_owned());
-        let group = |one: &Value| {
-            Some(ProcessGroup {
-                name: text(&one[0])?,
-                description: text(&one[1])?,
-                ranks: text(&one[2])?,
-                size: small(&one[3])?,
-            })
-        };
-        let groups: Vec<ProcessGroup> = list("groups")?.iter().map(group).collect::<Option<_>>()?;
-        let kind = |one: &Value| {
-            Some(ExchangeKind {
-                operation: text(&one[0])?,
-                group: small(&one[1]).filter(|at| (*at as usize) < groups.len())?,
-                elements: one[2].as_u64()?,
-                dtype: text(&one[3])?,
-                peer: match &one[4] {
-                    Value::Null => None,
-                    peer => Some(small(peer)?),
-                },
-            })
-        };
-        let kinds: Vec<ExchangeKind> = list("kinds")?.iter().map(kind).collect::<Option<_>>()?;
-        let starts = list("starts")?;
-        let lists = ["durations", "stalled", "seqs", "of"].map(list);
-        let [Some(durations), Some(stalled), Some(seqs), Some(of)] = lists else {
-            return None;
-        };
-        if [durations, stalled, seqs, of]
-            .iter()
-            .any(|l| l.len() != starts.len())
-        {
+        fn list<T: DeserializeOwned>(value: &Value) -> Option<Vec<T>> {
+            Vec::deserialize(value).ok()
+        }
+        let groups: Vec<ProcessGroup> = list(&value["groups"])?;
+        let kinds: Vec<ExchangeKind> = list(&value["kinds"])?;
+        let starts: Vec<i64> = list(&value["starts"])?;
+        let (durations, stalled) = (list(&value["durations"])?, list(&value["stalled"])?);
+        let (seqs, of): (Vec<u32>, Vec<u32>) = (list(&value["seqs"])?, list(&value["of"])?);
+        let lengths = [durations.len(), stalled.len(), seqs.len(), of.len()];
+        let are_known = kinds.iter().all(|k| (k.group as usize) < groups.len())
+            && of.iter().all(|kind| (*kind as usize) < kinds.len());
+        if lengths != [starts.len(); 4] || !are_known {
             return None;
         }
-        let mut before: i64 = 0;
+        let mut start_ns: i64 = 0;
         let row = |at: usize| {
-            let start_ns = before.wrapping_add(starts[at].as_i64()?);
-            before = start_ns;
-            Some(Row {
+            start_ns = start_ns.wrapping_add(starts[at]);
+            Row {
                 start_ns,
-                duration_ns: durations[at].as_f64()? as f32,
-                stalled_ns: stalled[at].as_f64()? as f32,
-                seq: small(&seqs[at])?,
-                kind: small(&of[at]).filter(|at| (*at as usize) < kinds.len())?,
-            })
+                duration_ns: durations[at],
+                stalled_ns: stalled[at],
+                seq: seqs[at],
+                kind: of[at],
+            }
         };
-        let rows: Option<Vec<Row>> = (0..starts.len()).map(row).collect();
-        let ends: Option<Vec<i64>> = list("ends")?.iter().map(Value::as_i64).collect();
-        let names: Option<[String; 2]> = match list("names")?.as_slice() {
-            [loader, host] => text(loader).zip(text(host)).map(Into::into),
-            _ => None,
-        };
+        let names = list(&value["names"])?.try_into().ok()?;
         Some(Digest {
-            rows: rows?,
+            rows: (0..starts.len()).map(row).collect(),
             unsaid: value["unsaid"].as_u64()?,
-            ends_ns: increasing(ends?.into_iter()),
-            parts: Parts::of_json(&value["parts"], names?)?,
+            ends_ns: increasing(list(&value["ends"])?.into_iter()),
+            parts: Parts::of_json(&value["parts"], names)?,
             is_cut: value["is_cut"].as_bool()?,
             groups,
             kinds,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::idle::Cause;
+use crate::measure::add;
 use crate::words::words;
 
 words! {
@@ -65,8 +66,7 @@ impl Parts {
 
     /// Adds time to a part.
     pub fn add(&mut self, part: Part, ns: u64) {
-        let sum = &mut self.ns[part as usize];
-        *sum = sum.saturating_add(ns);
+        add(&mut self.ns[part as usize], ns);
     }
 
     /// Divides sums over `steps` steps into figures per step.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::view::View;
 use super::{Code, Evidence, Ground, size, time};
-use crate::idle::{Cause, host_memory};
-use crate::measure::Spans;
+use crate::idle::Cause;
+use crate::measure::{Spans, add};
 use crate::model::{Direction, Memory, StreamIndex, What, Work};
 use crate::sort::order_by;
 
@@ -141,7 +141,7 @@ impl View<'_> {
     }
 
     pub fn pageable(&self) -> Option<Ground> {
-        let copies = self.host_copies(|work| host_memory(work) == Some(Memory::Pageable));
+        let copies = self.host_copies(|work| work.host_memory() == Some(Memory::Pageable));
         if copies.evidence.is_empty() {
             return None;
         }
@@ -193,15 +193,7 @@ impl View<'_> {
         };
         let mut evidence = self.stretches(Cause::BlockingCopy);
         if evidence.is_empty() {
-            let is_download = |work: &Work| {
-                matches!(
-                    work.what,
-                    What::Copy {
-                        direction: Direction::Download,
-                        ..
-                    }
-                )
-            };
+            let is_download = |work: &Work| work.what.direction() == Some(Direction::Download);
             evidence = self.host_copies(is_download).evidence;
         }
         self.ground(
@@ -219,8 +211,7 @@ impl View<'_> {
         let mut kernels: BTreeMap<StreamIndex, u64> = BTreeMap::new();
         for work in &self.grounds.trace.work {
             if let What::Kernel(_) = work.what {
-                let sum = kernels.entry(work.stream).or_default();
-                *sum = sum.saturating_add(work.duration_ns);
+                add(kernels.entry(work.stream).or_default(), work.duration_ns);
             }
         }
         let compute = self.device.streams.iter().map(|load| load.stream);

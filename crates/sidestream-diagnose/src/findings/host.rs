@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::view::View;
 use super::{Code, Ground, time};
 use crate::idle::{Because, Cause, Stretch, is_loading};
-use crate::measure::{Links, Spans};
+use crate::measure::{Links, Spans, add};
 use crate::model::{ApiKind, Direction, Trace, What};
 use crate::sections::{Section, prepares_data};
 use crate::sort::order_by;
@@ -191,8 +191,7 @@ impl View<'_> {
             if kind == Kind::Unknown && stretch.start_ns == i64::MAX && !sums.is_empty() {
                 continue;
             }
-            let sum = sums.entry(kind).or_default();
-            *sum = sum.saturating_add(*ns);
+            add(sums.entry(kind).or_default(), *ns);
         }
         let all = sums.values().copied().fold(0, u64::saturating_add);
         let least = all / 4;
@@ -233,15 +232,10 @@ impl View<'_> {
         let next = trace.work[next..].iter().filter(|work| self.is_mine(work));
         let mut copies = next.take_while(|work| !matches!(work.what, What::Kernel(_)));
         let is_upload = copies.any(|work| {
-            let is_large = matches!(
-                work.what,
-                What::Copy {
-                    direction: Direction::Upload,
-                    bytes: LEAST_BATCH_BYTES..,
-                    ..
-                }
-            );
-            is_large && work.is_host_copy()
+            let is_large =
+                matches!(work.what, What::Copy { bytes, .. } if bytes >= LEAST_BATCH_BYTES);
+            let is_upload = work.what.direction() == Some(Direction::Upload);
+            is_large && is_upload && work.is_host_copy()
         });
         if is_upload { Kind::Data } else { Kind::Unknown }
     }

@@ -6,8 +6,8 @@ use std::cmp::Reverse;
 use super::view::View;
 use super::{Code, Evidence, Finding, Ground, Grounds, Saving, time};
 use crate::idle::{Cause, Idle};
-use crate::measure::DeviceTime;
-use crate::model::{Direction, Memory, Trace, What};
+use crate::measure::{DeviceTime, add};
+use crate::model::{Memory, Trace, What};
 use crate::replay::{Change, Prediction, Replay};
 
 /// A change that gains less than this part of a step is not worth its effort.
@@ -192,22 +192,12 @@ fn are_copies_on_compute(trace: &Trace) -> bool {
     let mut kernel_ns = vec![0u64; trace.streams.len()];
     let mut copy_ns = vec![0u64; trace.streams.len()];
     for work in &trace.work {
-        let sums = match work.what {
-            What::Kernel(_) => &mut kernel_ns,
-            What::Copy {
-                direction: Direction::Upload,
-                from: memory,
-                ..
-            }
-            | What::Copy {
-                direction: Direction::Download,
-                to: memory,
-                ..
-            } if memory != Memory::Managed => &mut copy_ns,
+        let sums = match (work.what, work.host_memory()) {
+            (What::Kernel(_), _) => &mut kernel_ns,
+            (_, Some(memory)) if memory != Memory::Managed => &mut copy_ns,
             _ => continue,
         };
-        let sum = &mut sums[work.stream.0 as usize];
-        *sum = sum.saturating_add(work.duration_ns);
+        add(&mut sums[work.stream.0 as usize], work.duration_ns);
     }
     let all: u128 = copy_ns.iter().map(|ns| u128::from(*ns)).sum();
     let beside = copy_ns

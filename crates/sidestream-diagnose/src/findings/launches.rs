@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::view::View;
 use super::{Code, Ground, time};
-use crate::idle::{Cause, Region, host_memory};
+use crate::idle::{Cause, Region};
 use crate::measure::is_of_framework;
 use crate::model::{ApiKind, Memory, Name};
 use crate::sections::{Forms, Section, optimizer};
@@ -243,7 +243,7 @@ impl View<'_> {
             call.api.kind.is_sync() && call.start_ns < last_ns && in_steps(call.start_ns)
         });
         let copies = trace.work.iter().enumerate().filter(|(at, work)| {
-            let is_pageable = host_memory(work) == Some(Memory::Pageable);
+            let is_pageable = work.host_memory() == Some(Memory::Pageable);
             is_pageable && links.call_of(*at).is_some() && self.in_steps(work)
         });
         self.each(syncs.count().max(copies.count()) as u64)

@@ -6,7 +6,7 @@ use sidestream::op::StreamKind;
 
 use super::view::View;
 use super::{Code, Ground, time};
-use crate::measure::Spans;
+use crate::measure::{Spans, add};
 use crate::model::{ApiKind, StreamFlag, StreamIndex, What};
 use crate::replay::share;
 
@@ -186,8 +186,7 @@ impl View<'_> {
             if !self.is_mine(work) || !self.in_steps(work) {
                 continue;
             }
-            let sum = by_stream.entry(work.stream).or_default();
-            *sum = sum.saturating_add(work.duration_ns);
+            add(by_stream.entry(work.stream).or_default(), work.duration_ns);
             // A graph defines which of its nodes are independent.
             let call = self.grounds.links.call_of(at);
             let in_graph =

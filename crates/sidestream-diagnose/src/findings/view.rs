@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 
 use super::{Code, Evidence, Finding, Ground, Grounds, Saving, time};
-use crate::idle::{Because, Cause, Idle, Stretch, host_memory};
-use crate::measure::{DeviceTime, Spans, copy_engines};
-use crate::model::{Direction, Memory, Name, Names, What, Work};
-use crate::sort::order_by;
+use crate::idle::{Because, Cause, Idle, Stretch};
+use crate::measure::{Class, DeviceTime, Spans, class, copy_engines};
+use crate::model::{Memory, Name, Names, What, Work};
+use crate::sort::{Key, order_by};
 
 /// The name of a host span in which nothing with a name happened.
 const UNNAMED: &str = "time in which the trace shows nothing";
@@ -59,20 +59,12 @@ impl<'a> View<'a> {
         let (mut compute, mut collectives) = (Spans::default(), Spans::default());
         let (mut uploads, mut downloads) = (Spans::default(), Spans::default());
         for work in mine {
-            let (spans, sum_ns) = match work.what {
-                What::Kernel(_) if grounds.collectives.contains(work.name) => {
-                    (&mut collectives, None)
-                }
-                What::Kernel(_) => (&mut compute, None),
-                What::Copy {
-                    direction: Direction::Upload,
-                    ..
-                } => (&mut uploads, Some(&mut up_ns)),
-                What::Copy {
-                    direction: Direction::Download,
-                    ..
-                } => (&mut downloads, Some(&mut down_ns)),
-                _ => continue,
+            let (spans, sum_ns) = match class(work, grounds.collectives) {
+                Some(Class::Collective) => (&mut collectives, None),
+                Some(Class::Compute) => (&mut compute, None),
+                Some(Class::Upload) => (&mut uploads, Some(&mut up_ns)),
+                Some(Class::Download) => (&mut downloads, Some(&mut down_ns)),
+                None => continue,
             };
             spans.push(work.start_ns, work.end_ns());
             if let Some(sum_ns) = sum_ns.filter(|_| view.in_steps(work)) {
@@ -127,7 +119,7 @@ impl<'a> View<'a> {
 
     /// Returns the time that a copy would take with pinned memory; unchanged where the memory is pinned already.
     pub fn pinned_ns(&self, work: &Work) -> u64 {
-        match (work.what, host_memory(work)) {
+        match (work.what, work.host_memory()) {
             (What::Copy { bytes, .. }, Some(Memory::Pageable)) => {
                 let at_link = (bytes as f64 / self.grounds.link_gb_per_s) as u64;
                 at_link.min(work.duration_ns)
@@ -231,15 +223,19 @@ impl<'a> View<'a> {
         self.grounds.trace.names.text(name).to_owned()
     }
 
+    /// Returns a call as the cause of what it submitted.
+    fn because(&self, call: usize) -> Because {
+        Because {
+            name: self.grounds.trace.calls[call].name,
+            inside: self.grounds.scene.inside(call),
+        }
+    }
+
     /// Returns work as evidence.
     pub fn evidence(&self, at: usize) -> Evidence {
         let (trace, grounds) = (self.grounds.trace, self.grounds);
         let work = &trace.work[at];
-        let call = grounds.links.call_of(at);
-        let because = call.map(|call| Because {
-            name: trace.calls[call].name,
-            inside: grounds.scene.inside(call),
-        });
+        let because = grounds.links.call_of(at).map(|call| self.because(call));
         Evidence {
             what: self.text(work.name),
             start_ns: work.start_ns,
@@ -253,51 +249,26 @@ impl<'a> View<'a> {
     /// Returns the longest operations among `work`, as evidence.
     pub fn longest(&self, work: impl Iterator<Item = usize>) -> Vec<Evidence> {
         let all = &self.grounds.trace.work;
-        let mut longest: Vec<usize> = Vec::new();
-        let keep = |list: &mut Vec<usize>| {
-            order_by(list, |at| {
-                (Reverse(all[*at].duration_ns), all[*at].start_ns)
-            });
-            list.truncate(5);
-        };
-        for at in work {
-            longest.push(at);
-            if longest.len() >= 64 {
-                keep(&mut longest);
-            }
-        }
-        keep(&mut longest);
+        let longest = first_five(work, |at| {
+            (Reverse(all[*at].duration_ns), all[*at].start_ns)
+        });
         longest.into_iter().map(|at| self.evidence(at)).collect()
     }
 
     /// Returns the longest calls that pass a test, as evidence.
     pub fn longest_calls(&self, test: impl Fn(usize) -> bool) -> Vec<Evidence> {
         let trace = self.grounds.trace;
-        let mut longest: Vec<usize> = Vec::new();
-        let keep = |list: &mut Vec<usize>| {
-            order_by(list, |at| (Reverse(trace.calls[*at].duration_ns), *at));
-            list.truncate(5);
-        };
-        for at in (0..trace.calls.len()).filter(|at| test(*at)) {
-            longest.push(at);
-            if longest.len() >= 64 {
-                keep(&mut longest);
-            }
-        }
-        keep(&mut longest);
+        let calls = (0..trace.calls.len()).filter(|at| test(*at));
+        let longest = first_five(calls, |at| (Reverse(trace.calls[*at].duration_ns), *at));
         let evidence = |at: usize| {
             let call = &trace.calls[at];
-            let because = Because {
-                name: call.name,
-                inside: self.grounds.scene.inside(at),
-            };
             Evidence {
                 what: self.text(call.name),
                 start_ns: call.start_ns,
                 duration_ns: call.duration_ns,
                 is_gap: false,
                 call: None,
-                operators: self.operators(Some(because)),
+                operators: self.operators(Some(self.because(at))),
             }
         };
         longest.into_iter().map(evidence).collect()
@@ -341,4 +312,21 @@ impl<'a> View<'a> {
             evidence,
         })
     }
+}
+
+/// Returns the five with the least keys, in order.
+fn first_five<K: Key>(of: impl Iterator<Item = usize>, key: impl Fn(&usize) -> K) -> Vec<usize> {
+    let mut first: Vec<usize> = Vec::new();
+    let keep = |list: &mut Vec<usize>| {
+        order_by(list, &key);
+        list.truncate(5);
+    };
+    for at in of {
+        first.push(at);
+        if first.len() >= 64 {
+            keep(&mut first);
+        }
+    }
+    keep(&mut first);
+    first
 }

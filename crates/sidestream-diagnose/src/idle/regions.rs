@@ -127,15 +127,11 @@ pub struct Sections {
 impl Sections {
     /// Returns the parts of all names of a trace.
     pub fn of_names(names: &Names) -> Sections {
-        let texts = || (0..names.len() as u32).map(|at| names.text(Name(at)));
+        let all = (0..names.len() as u32).map(|at| names.text(Name(at)));
         Sections {
-            parts: texts().map(Section::of).collect(),
-            foreach: texts()
-                .map(|name| name.starts_with("aten::_foreach_"))
-                .collect(),
-            fused: texts()
-                .map(|name| name.starts_with("aten::_fused_"))
-                .collect(),
+            parts: all.map(Section::of).collect(),
+            foreach: names.that(|name| name.starts_with("aten::_foreach_")),
+            fused: names.that(|name| name.starts_with("aten::_fused_")),
         }
     }
 

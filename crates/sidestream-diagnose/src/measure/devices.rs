@@ -208,18 +208,12 @@ impl Union {
 
 /// Returns the kind of work; `None` for work whose overlap is not measured.
 pub fn class(work: &Work, collectives: &Collectives) -> Option<Class> {
-    match work.what {
-        What::Kernel(_) if collectives.contains(work.name) => Some(Class::Collective),
-        What::Kernel(_) => Some(Class::Compute),
-        What::Copy {
-            direction: Direction::Upload,
-            ..
-        } => Some(Class::Upload),
-        What::Copy {
-            direction: Direction::Download,
-            ..
-        } => Some(Class::Download),
-        What::Copy { .. } | What::Memset { .. } => None,
+    match (work.what, work.what.direction()) {
+        (What::Kernel(_), _) if collectives.contains(work.name) => Some(Class::Collective),
+        (What::Kernel(_), _) => Some(Class::Compute),
+        (_, Some(Direction::Upload)) => Some(Class::Upload),
+        (_, Some(Direction::Download)) => Some(Class::Download),
+        _ => None,
     }
 }
 
@@ -232,10 +226,8 @@ pub struct Collectives {
 impl Collectives {
     /// Examines each name once.
     pub fn of(trace: &Trace) -> Collectives {
-        let names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
-        Collectives {
-            is_one: names.map(is_collective).collect(),
-        }
+        let is_one = trace.names.that(is_collective);
+        Collectives { is_one }
     }
 
     /// Returns whether this is the name of such a kernel.

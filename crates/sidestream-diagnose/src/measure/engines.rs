@@ -61,14 +61,10 @@ fn is_of(trace: &Trace, work: &Work, device: i64) -> bool {
 fn direction(work: &Work) -> Option<usize> {
     match work.what {
         What::Copy { bytes, .. } if bytes < LARGE_BYTES => None,
-        What::Copy {
-            direction: Direction::Upload,
-            ..
-        } => Some(0),
-        What::Copy {
-            direction: Direction::Download,
-            ..
-        } => Some(1),
-        _ => None,
+        what => match what.direction()? {
+            Direction::Upload => Some(0),
+            Direction::Download => Some(1),
+            _ => None,
+        },
     }
 }

@@ -167,9 +167,7 @@ fn points(trace: &Trace, events: &[u32]) -> Vec<(i64, u64)> {
 fn places(trace: &Trace) -> Vec<Place> {
     /// The open ranges of a thread: the end, the name, whether it is an operator.
     type Open = Vec<(i64, Name, bool)>;
-    let takes: Vec<bool> = (0..trace.names.len() as u32)
-        .map(|name| only_takes(trace.names.text(Name(name))))
-        .collect();
+    let takes = trace.names.that(only_takes);
     let mut open: Vec<Open> = vec![Vec::new(); trace.threads.len()];
     let mut ranges = trace.ranges.iter().peekable();
     let place = |event: &Allocated| {

@@ -6,7 +6,7 @@
 //! after the download of the previous one: tables that are uploaded belong to the launch that reads them.
 
 use super::links::Links;
-use crate::model::{ApiKind, Call, Direction, ThreadIndex, Trace, What};
+use crate::model::{ApiKind, Call, Direction, ThreadIndex, Trace};
 
 /// The graph launches of a trace, if most of its work comes from those of one thread.
 pub struct GraphLaunches {
@@ -65,13 +65,7 @@ impl GraphLaunches {
             let Some(call) = links.call_of(at) else {
                 continue;
             };
-            let is_download = matches!(
-                work.what,
-                What::Copy {
-                    direction: Direction::Download,
-                    ..
-                }
-            );
+            let is_download = work.what.direction() == Some(Direction::Download);
             let is_mine = trace.calls[call].thread == self.thread;
             let is_graph = trace.calls[call].api.kind == ApiKind::GraphLaunch;
             asked[call] = if is_download && !is_graph {

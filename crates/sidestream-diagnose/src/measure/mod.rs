@@ -27,6 +27,6 @@ pub use lost::{lost_of_graphs, sampled};
 pub use operators::{Operator, RowKind, by_name, host_rows};
 pub use per_step::PerStep;
 pub use ranges::{Node, Ranges, Shares};
-pub use spans::Spans;
+pub use spans::{Spans, add};
 pub use steps::{Step, Steps, StepsBy, is_of_framework, quantile};
 pub use tables::{Line, kernels, operators};

@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 
 use super::links::Links;
+use super::spans::add;
 use crate::model::{Name, Names, RangeKind, Trace};
 use crate::words::words;
 
@@ -52,23 +53,35 @@ pub struct Operator {
 /// The key that distinguishes rows of the table.
 type Key = (RowKind, Name, Option<Name>);
 
-/// A row that is open.
-struct Frame {
-    key: Key,
-    start_ns: i64,
-    end_ns: i64,
-    /// Time of the rows directly inside it.
-    inner_ns: u64,
-    device_self_ns: u64,
-    device_inner_ns: u64,
-    /// Number of rows directly inside it, and the last one of them.
-    inner: u32,
-    last: Option<Closed>,
+impl Operator {
+    /// Returns the sum over no rows.
+    fn of((kind, name, shape): Key) -> Operator {
+        Operator {
+            kind,
+            name,
+            shape,
+            calls: 0,
+            host_ns: 0,
+            host_self_ns: 0,
+            device_ns: 0,
+            device_self_ns: 0,
+        }
+    }
 }
 
-/// A row that has ended.
+/// A row that is open.
+struct Frame {
+    /// The row so far.
+    row: Row,
+    end_ns: i64,
+    /// Number of rows directly inside it, and the last one of them.
+    inner: u32,
+    last: Option<Row>,
+}
+
+/// A row, with the time of the rows directly inside it.
 #[derive(Clone, Copy)]
-struct Closed {
+struct Row {
     key: Key,
     host_ns: u64,
     inner_ns: u64,
@@ -82,13 +95,6 @@ struct Lane {
     open: Vec<Frame>,
     /// Indices of the operators among the open rows.
     operators: Vec<usize>,
-}
-
-/// A row as it is read.
-struct Row {
-    key: Key,
-    start_ns: i64,
-    end_ns: i64,
 }
 
 /// Returns the rows of all threads by name and shapes, in no particular order.
@@ -121,17 +127,11 @@ pub fn host_rows(trace: &Trace, links: &Links) -> Vec<Operator> {
                 break;
             };
             let lane = &mut lanes[call.thread.0 as usize];
-            lane.begin(
-                &mut sums,
-                Row {
-                    key: (RowKind::Call, call.name, None),
-                    start_ns: call.start_ns,
-                    end_ns: call.end_ns(),
-                },
-            );
+            let key = (RowKind::Call, call.name, None);
+            lane.begin(&mut sums, key, (call.start_ns, call.end_ns()));
             if let Some(operator) = lane.operators.last() {
-                let operator = &mut lane.open[*operator];
-                operator.device_self_ns = operator.device_self_ns.saturating_add(device_ns[at]);
+                let operator = &mut lane.open[*operator].row;
+                add(&mut operator.device_self_ns, device_ns[at]);
             }
             continue;
         }
@@ -156,14 +156,8 @@ pub fn host_rows(trace: &Trace, links: &Links) -> Vec<Operator> {
             RangeKind::System => (RowKind::Call, range.name, None),
             RangeKind::Overhead | RangeKind::Python => continue,
         };
-        lanes[range.thread.0 as usize].begin(
-            &mut sums,
-            Row {
-                key,
-                start_ns: range.start_ns,
-                end_ns: range.end_ns(),
-            },
-        );
+        let lane = &mut lanes[range.thread.0 as usize];
+        lane.begin(&mut sums, key, (range.start_ns, range.end_ns()));
     }
     for lane in &mut lanes {
         while lane.end(&mut sums) {}
@@ -174,23 +168,26 @@ pub fn host_rows(trace: &Trace, links: &Links) -> Vec<Operator> {
 }
 
 impl Lane {
-    fn begin(&mut self, sums: &mut Sums, row: Row) {
+    fn begin(&mut self, sums: &mut Sums, key: Key, (start_ns, end_ns): (i64, i64)) {
         // Rows that have ended, or that overlap this one without nesting, do not contain it.
         while let Some(top) = self.open.last()
-            && (row.start_ns >= top.end_ns || row.end_ns > top.end_ns)
+            && (start_ns >= top.end_ns || end_ns > top.end_ns)
         {
             self.end(sums);
         }
-        if row.key.0 == RowKind::Operator {
+        if key.0 == RowKind::Operator {
             self.operators.push(self.open.len());
         }
-        self.open.push(Frame {
-            key: row.key,
-            start_ns: row.start_ns,
-            end_ns: row.end_ns,
+        let row = Row {
+            key,
+            host_ns: start_ns.abs_diff(end_ns),
             inner_ns: 0,
             device_self_ns: 0,
             device_inner_ns: 0,
+        };
+        self.open.push(Frame {
+            row,
+            end_ns,
             inner: 0,
             last: None,
         });
@@ -198,42 +195,41 @@ impl Lane {
 
     /// Closes the innermost row; returns false if there is none.
     fn end(&mut self, sums: &mut Sums) -> bool {
-        let Some(mut frame) = self.open.pop() else {
+        let Some(Frame {
+            mut row,
+            inner,
+            last,
+            ..
+        }) = self.open.pop()
+        else {
             return false;
         };
         if self.operators.last() == Some(&self.open.len()) {
             self.operators.pop();
         }
-        if let (1, Some(only)) = (frame.inner, frame.last)
-            && (only.key.0, only.key.1) == (frame.key.0, frame.key.1)
+        if let (1, Some(only)) = (inner, last)
+            && (only.key.0, only.key.1) == (row.key.0, row.key.1)
         {
             sums.take_back(&only);
-            frame.inner_ns = only.inner_ns;
-            frame.device_inner_ns = only.device_inner_ns;
-            frame.device_self_ns = frame.device_self_ns.saturating_add(only.device_self_ns);
+            row.inner_ns = only.inner_ns;
+            row.device_inner_ns = only.device_inner_ns;
+            add(&mut row.device_self_ns, only.device_self_ns);
         }
-        let closed = Closed {
-            key: frame.key,
-            host_ns: frame.start_ns.abs_diff(frame.end_ns),
-            inner_ns: frame.inner_ns,
-            device_self_ns: frame.device_self_ns,
-            device_inner_ns: frame.device_inner_ns,
-        };
-        sums.add(&closed);
-        let is_free = closed.key.0 == RowKind::Call && self.operators.is_empty();
+        sums.add(&row);
+        let is_free = row.key.0 == RowKind::Call && self.operators.is_empty();
         if let Some(outer) = self.open.last_mut()
-            && (!is_free || outer.key.0 == RowKind::Call)
+            && (!is_free || outer.row.key.0 == RowKind::Call)
         {
             outer.inner += 1;
-            outer.inner_ns = outer.inner_ns.saturating_add(closed.host_ns);
-            outer.device_inner_ns = outer.device_inner_ns.saturating_add(closed.device_ns());
-            outer.last = Some(closed);
+            add(&mut outer.row.inner_ns, row.host_ns);
+            add(&mut outer.row.device_inner_ns, row.device_ns());
+            outer.last = Some(row);
         }
         true
     }
 }
 
-impl Closed {
+impl Row {
     fn device_ns(&self) -> u64 {
         self.device_self_ns.saturating_add(self.device_inner_ns)
     }
@@ -250,26 +246,18 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, row: &Closed) {
-        let sum = self.of.entry(row.key).or_insert(Operator {
-            kind: row.key.0,
-            name: row.key.1,
-            shape: row.key.2,
-            calls: 0,
-            host_ns: 0,
-            host_self_ns: 0,
-            device_ns: 0,
-            device_self_ns: 0,
-        });
+    fn add(&mut self, row: &Row) {
+        let none = Operator::of(row.key);
+        let sum = self.of.entry(row.key).or_insert(none);
         sum.calls += 1;
-        sum.host_ns = sum.host_ns.saturating_add(row.host_ns);
-        sum.host_self_ns = sum.host_self_ns.saturating_add(row.host_self_ns());
-        sum.device_ns = sum.device_ns.saturating_add(row.device_ns());
-        sum.device_self_ns = sum.device_self_ns.saturating_add(row.device_self_ns);
+        add(&mut sum.host_ns, row.host_ns);
+        add(&mut sum.host_self_ns, row.host_self_ns());
+        add(&mut sum.device_ns, row.device_ns());
+        add(&mut sum.device_self_ns, row.device_self_ns);
     }
 
     /// Undoes a row that is merged with the row around it.
-    fn take_back(&mut self, row: &Closed) {
+    fn take_back(&mut self, row: &Row) {
         let Some(sum) = self.of.get_mut(&row.key) else {
             return;
         };
@@ -285,20 +273,13 @@ impl Sums {
 pub fn by_name(rows: &[Operator]) -> Vec<Operator> {
     let mut sums: HashMap<(RowKind, Name), Operator> = HashMap::new();
     for row in rows {
-        let sum = sums.entry((row.kind, row.name)).or_insert(Operator {
-            shape: None,
-            calls: 0,
-            host_ns: 0,
-            host_self_ns: 0,
-            device_ns: 0,
-            device_self_ns: 0,
-            ..*row
-        });
+        let none = Operator::of((row.kind, row.name, None));
+        let sum = sums.entry((row.kind, row.name)).or_insert(none);
         sum.calls += row.calls;
-        sum.host_ns = sum.host_ns.saturating_add(row.host_ns);
-        sum.host_self_ns = sum.host_self_ns.saturating_add(row.host_self_ns);
-        sum.device_ns = sum.device_ns.saturating_add(row.device_ns);
-        sum.device_self_ns = sum.device_self_ns.saturating_add(row.device_self_ns);
+        add(&mut sum.host_ns, row.host_ns);
+        add(&mut sum.host_self_ns, row.host_self_ns);
+        add(&mut sum.device_ns, row.device_ns);
+        add(&mut sum.device_self_ns, row.device_self_ns);
     }
     sums.into_values().collect()
 }

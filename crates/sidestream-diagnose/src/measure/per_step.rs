@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::devices::{Class, Collectives, DeviceTime, class};
-use super::spans::Spans;
+use super::spans::{Spans, add};
 use super::steps::{Steps, quantile};
 use crate::model::{Trace, Work};
 
@@ -63,16 +63,12 @@ impl PerStep {
             let each: Vec<u64> = each.map(|(at, window)| of(at, *window) / count).collect();
             quantile(&each, 1, 2).unwrap_or(0)
         };
-        let busy = |(from, to)| -> u64 {
-            let each = devices.iter().map(|device| device.busy.within_ns(from, to));
+        let within = |of: fn(&DeviceTime) -> &Spans, (from, to)| -> u64 {
+            let each = devices.iter().map(|device| of(device).within_ns(from, to));
             each.fold(0, u64::saturating_add)
         };
-        let kernels = |(from, to)| -> u64 {
-            let each = devices
-                .iter()
-                .map(|device| device.kernels.within_ns(from, to));
-            each.fold(0, u64::saturating_add)
-        };
+        let busy = |window| within(|device| &device.busy, window);
+        let kernels = |window| within(|device| &device.kernels, window);
         let length = |(from, to): (i64, i64)| to.abs_diff(from).saturating_mul(count);
         let time_ns = if of_steps {
             steps.median_ns().unwrap_or(0)
@@ -144,9 +140,8 @@ impl Sums {
         for (at, (from, to)) in windows.parts(span) {
             let covered_ns = covered.map_or(0, |covered| covered.within_ns(from, to));
             let all_ns = to.abs_diff(from);
-            self.all_ns[at] = self.all_ns[at].saturating_add(all_ns);
-            self.exposed_ns[at] =
-                self.exposed_ns[at].saturating_add(all_ns.saturating_sub(covered_ns));
+            add(&mut self.all_ns[at], all_ns);
+            add(&mut self.exposed_ns[at], all_ns.saturating_sub(covered_ns));
         }
     }
 }

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::devices::DeviceTime;
 use super::links::Links;
+use super::spans::add;
 use crate::model::{Name, Names, RangeKind, ThreadIndex, Trace};
 
 /// The maximum number of places that are distinguished; deeper ranges count for the range around them.
@@ -209,8 +210,7 @@ impl Ranges {
             };
             let late = asked.clamp(start, end);
             let mut give = |node: Option<u32>, ns: u64| {
-                let share = self.share(node);
-                share.idle_ns = share.idle_ns.saturating_add(ns);
+                add(&mut self.share(node).idle_ns, ns);
             };
             give(line.at(asked), late.abs_diff(end));
             line.cover(start, late, &mut give);

@@ -1,5 +1,10 @@
 //! Sets of time, as spans that do not touch.
 
+/// Adds with saturation: files may state times whose sums overflow.
+pub fn add(sum: &mut u64, ns: u64) {
+    *sum = sum.saturating_add(ns);
+}
+
 /// Spans in order, none of which touches the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {

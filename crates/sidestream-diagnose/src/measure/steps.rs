@@ -58,12 +58,10 @@ pub struct Step {
 impl Steps {
     /// Finds the steps of a trace.
     pub fn of(trace: &Trace, links: &Links) -> Steps {
+        let found = |by, steps| Steps { by, steps };
         let marked = annotated(trace, links, RangeKind::Step, None);
         if marked.len() > 1 {
-            return Steps {
-                by: StepsBy::ProfilerStep,
-                steps: marked,
-            };
+            return found(StepsBy::ProfilerStep, marked);
         }
         let of_profiler = trace.ranges.iter().filter(|r| r.kind == RangeKind::Step);
         let of_profiler = of_profiler.count();
@@ -73,18 +71,12 @@ impl Steps {
         };
         let named = annotated(trace, links, RangeKind::Annotation, launches.as_ref());
         if named.len() > 2 {
-            return Steps {
-                by: StepsBy::Annotation,
-                steps: named,
-            };
+            return found(StepsBy::Annotation, named);
         }
         if let Some(launches) = launches {
             let iterations = filled(trace, links, &launches.iterations(trace, links));
             if iterations.len() > 2 {
-                return Steps {
-                    by: StepsBy::GraphLaunch,
-                    steps: iterations,
-                };
+                return found(StepsBy::GraphLaunch, iterations);
             }
         }
         // In a trace with one marked step, what repeats is a part of the step: its layers, or parts of a batch.
@@ -93,19 +85,14 @@ impl Steps {
             _ => repeated(trace, links),
         };
         if repeated.len() > 2 {
-            return Steps {
-                by: StepsBy::Repetition,
-                steps: repeated,
-            };
+            return found(StepsBy::Repetition, repeated);
         }
-        Steps {
-            by: if marked.is_empty() {
-                StepsBy::Nothing
-            } else {
-                StepsBy::ProfilerStep
-            },
-            steps: marked,
-        }
+        let by = if marked.is_empty() {
+            StepsBy::Nothing
+        } else {
+            StepsBy::ProfilerStep
+        };
+        found(by, marked)
     }
 
     /// Returns the times from each step's last GPU operation to that of the next, in order.

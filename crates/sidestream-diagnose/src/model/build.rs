@@ -11,10 +11,11 @@ const MOST_LANES: usize = 1 << 16;
 /// The maximum size of all names of a trace together, in bytes.
 const NAMES_BYTES: usize = 64 << 20;
 
-/// A trace under construction. Rows come in any order.
+/// A trace under construction.
 #[derive(Debug)]
 pub struct Builder {
-    trace: Trace,
+    /// What was read so far. Rows may be added in any order.
+    pub(crate) trace: Trace,
     streams: HashMap<(Option<i64>, i64, i64, i64), StreamIndex>,
     threads: HashMap<(i64, i64), ThreadIndex>,
     /// The classification of each name as a function, where it was needed.
@@ -93,36 +94,6 @@ impl Builder {
         }
     }
 
-    /// Sets who wrote the trace, once that is known.
-    pub fn set_source(&mut self, source: Source) {
-        self.trace.source = source;
-    }
-
-    /// Sets the rank of the process.
-    pub fn set_rank(&mut self, rank: u32) {
-        self.trace.rank = Some(rank);
-    }
-
-    /// Sets the number of ranks.
-    pub fn set_world(&mut self, world: u32) {
-        self.trace.world = Some(world);
-    }
-
-    /// Sets the time of a step without the profiler.
-    pub fn set_base(&mut self, base: Base) {
-        self.trace.base = base;
-    }
-
-    /// Counts events of the file, whether they are kept or not.
-    pub fn count(&mut self, events: u64) {
-        self.trace.events += events;
-    }
-
-    /// Returns how many events were counted.
-    pub fn events(&self) -> u64 {
-        self.trace.events
-    }
-
     /// Interns a string and returns its name.
     pub fn name(&mut self, text: &str) -> Name {
         self.trace.names.intern(text)
@@ -163,11 +134,6 @@ impl Builder {
         Ok(index)
     }
 
-    /// Returns a stream, to add what the trace says about it.
-    pub fn stream_mut(&mut self, index: StreamIndex) -> Option<&mut Stream> {
-        self.trace.streams.get_mut(index.0 as usize)
-    }
-
     /// Returns the index of the thread with this identity, which is added if it is new.
     ///
     /// # Errors
@@ -186,42 +152,12 @@ impl Builder {
         Ok(index)
     }
 
-    /// Returns a thread, to add what the trace says about it.
-    pub fn thread_mut(&mut self, index: ThreadIndex) -> Option<&mut Thread> {
-        self.trace.threads.get_mut(index.0 as usize)
-    }
-
     /// Adds the description of a device.
     pub fn device(&mut self, device: Device) {
         // The limit is that of streams, since each stream names one device.
         if self.trace.devices.len() < MOST_LANES {
             self.trace.devices.push(device);
         }
-    }
-
-    /// Adds work of a device.
-    pub fn work(&mut self, work: Work) {
-        self.trace.work.push(work);
-    }
-
-    /// Adds a call.
-    pub fn call(&mut self, call: Call) {
-        self.trace.calls.push(call);
-    }
-
-    /// Adds a range.
-    pub fn range(&mut self, range: Range) {
-        self.trace.ranges.push(range);
-    }
-
-    /// Adds a wait.
-    pub fn sync(&mut self, sync: Sync) {
-        self.trace.syncs.push(sync);
-    }
-
-    /// Adds the record of an event.
-    pub fn record(&mut self, record: Record) {
-        self.trace.records.push(record);
     }
 
     /// Returns the number of calls by what they asked of devices.
@@ -235,16 +171,6 @@ impl Builder {
             copies: count(&|kind| matches!(kind, ApiKind::Copy | ApiKind::CopyAsync)),
             calls: self.trace.calls.len(),
         }
-    }
-
-    /// Adds the shapes of an operator's inputs.
-    pub fn shape(&mut self, shape: Shape) {
-        self.trace.shapes.push(shape);
-    }
-
-    /// Adds an allocation or a free.
-    pub fn allocated(&mut self, allocated: Allocated) {
-        self.trace.memory.push(allocated);
     }
 
     /// Records how a kernel was launched; of the kernels of one name the longest is kept.
@@ -295,11 +221,6 @@ impl Builder {
         rows.len() - 1
     }
 
-    /// Returns the number of exchanges.
-    pub fn exchanges(&self) -> usize {
-        self.trace.exchanges.rows.len()
-    }
-
     /// Completes an exchange with what another event says about it.
     pub fn complete_exchange(&mut self, at: usize, kind: u32, seq: Option<u32>) {
         if let Some(row) = self.trace.exchanges.rows.get_mut(at) {
@@ -317,16 +238,6 @@ impl Builder {
         if !self.trace.warnings.contains(&warning) {
             self.trace.warnings.push(warning);
         }
-    }
-
-    /// Returns the text of a name.
-    pub fn text(&self, name: Name) -> &str {
-        self.trace.names.text(name)
-    }
-
-    /// Returns the warnings so far.
-    pub fn warnings(&self) -> &[Warning] {
-        &self.trace.warnings
     }
 
     /// Returns the number of rows that are kept.

@@ -1,5 +1,7 @@
 //! Exchanges of data with other ranks: collectives, sends and receives.
 
+use serde::{Deserialize, Serialize};
+
 /// One exchange as one rank recorded it: its kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
@@ -14,7 +16,7 @@ pub struct Exchange {
 }
 
 /// The kind of an exchange.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ExchangeKind {
     /// PyTorch's name for it, such as `allreduce` or `_allgather_base`.
     pub operation: String,
@@ -29,7 +31,7 @@ pub struct ExchangeKind {
 }
 
 /// The ranks that take part in an exchange, as the trace states them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessGroup {
     /// Its name; empty where the trace has none.
     pub name: String,

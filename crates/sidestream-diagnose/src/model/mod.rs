@@ -184,13 +184,16 @@ impl Work {
 
     /// Returns whether it is a copy between the host and a device that the program asked for.
     pub fn is_host_copy(&self) -> bool {
-        matches!(
-            self.what,
-            What::Copy {
-                direction: Direction::Upload | Direction::Download,
-                ..
-            }
-        ) && !self.is_migration()
+        self.host_memory().is_some() && !self.is_migration()
+    }
+
+    /// Returns the kind of host memory in a copy between host and device.
+    pub fn host_memory(&self) -> Option<Memory> {
+        match (self.what.direction()?, self.what) {
+            (Direction::Upload, What::Copy { from, .. }) => Some(from),
+            (Direction::Download, What::Copy { to, .. }) => Some(to),
+            _ => None,
+        }
     }
 
     /// Returns whether it is a migration of unified memory on a page fault, which no call submits.
@@ -231,6 +234,16 @@ pub enum What {
         /// Bytes set.
         bytes: u64,
     },
+}
+
+impl What {
+    /// Returns the direction of a copy.
+    pub fn direction(self) -> Option<Direction> {
+        match self {
+            What::Copy { direction, .. } => Some(direction),
+            What::Kernel(_) | What::Memset { .. } => None,
+        }
+    }
 }
 
 /// The launch configuration of a kernel, as far as the trace states it; zeros where it does not.

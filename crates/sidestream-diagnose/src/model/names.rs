@@ -103,6 +103,12 @@ impl Names {
         self.text.get(start as usize..end as usize).unwrap_or("")
     }
 
+    /// Returns, for each name, whether its string passes a test.
+    pub fn that(&self, test: impl Fn(&str) -> bool) -> Vec<bool> {
+        let all = (0..self.ends.len() as u32).map(Name);
+        all.map(|name| test(self.text(name))).collect()
+    }
+
     /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.ends.len()

@@ -224,6 +224,11 @@ impl Ranks {
         Some(ranks)
     }
 
+    /// Returns the number of a rank, by its index.
+    pub fn number(&self, at: usize) -> u32 {
+        self.ranks[at].rank.unwrap_or(0)
+    }
+
     /// Returns the idle time by cause: the mean of the ranks, with the rank that has most of it.
     pub fn idle(&self) -> Vec<(Cause, u64, usize)> {
         let mut causes: BTreeMap<Cause, (u64, usize)> = BTreeMap::new();

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use super::clocks::Clocks;
 use super::join::{Bond, Instance, Joined, row};
 use crate::digest::{Digest, NO_SEQ};
+use crate::measure::add;
 use crate::sort::order_by;
 
 /// How many of the worst exchanges are kept.
@@ -230,11 +231,6 @@ impl Waits {
         all.pairs_ns = each_step(pairs_ns);
         all
     }
-}
-
-/// Adds with saturation: files may state times whose sums overflow.
-fn add(sum: &mut u64, ns: u64) {
-    *sum = sum.saturating_add(ns);
 }
 
 /// Returns when an exchange ended on the common time.

@@ -6,9 +6,9 @@ use sidestream::engine::Profile;
 
 use super::calibrate::{Profiler, Share};
 use super::change::Change;
-use super::program::{Item, Job, Pool, Program, Stretch};
-use crate::measure::is_of_framework;
-use crate::model::{ApiKind, Direction, Memory, RangeKind, Source, Trace};
+use super::program::{HostCopy, Item, Job, Pool, Program, Stretch};
+use crate::measure::{add, is_of_framework};
+use crate::model::{ApiKind, Memory, RangeKind, Source, Trace};
 
 /// Approximate time of a copy call, including the profiler.
 const COPY_CALL_NS: u64 = 10_000;
@@ -77,10 +77,7 @@ pub fn without_profiler(program: &mut Program, profiler: Profiler, share: Share)
             }
         }
         let (own_apart_ns, call_apart_ns) = item.apart_ns;
-        let kept_ns = item
-            .loading_ns
-            .saturating_add(item.host_work_ns)
-            .min(item.own_ns);
+        let kept_ns = item.kept_ns();
         item.own_ns = item.own_ns.saturating_sub(own_apart_ns).max(kept_ns);
         item.call_ns = item.call_ns.saturating_sub(call_apart_ns);
         let by_ns = profiler
@@ -111,17 +108,14 @@ fn pinned(program: &mut Program, profile: &Profile) -> bool {
         let mut is_upload = false;
         for at in item.submits.all() {
             let node = &mut program.nodes[at];
-            if let Job::HostCopy {
-                direction,
-                memory: memory @ Memory::Pageable,
-                bytes,
-            } = &mut node.job
+            if let Job::Upload(copy) | Job::Download(copy) = &mut node.job
+                && copy.memory == Memory::Pageable
             {
                 changed = true;
-                *memory = Memory::Pinned;
-                let at_link = (*bytes as f64 / profile.link_gb_s) as u64;
+                copy.memory = Memory::Pinned;
+                let at_link = (copy.bytes as f64 / profile.link_gb_s) as u64;
                 node.duration_ns = at_link.min(node.duration_ns);
-                is_upload = *direction == Direction::Upload;
+                is_upload = matches!(node.job, Job::Upload(_));
                 item.call_ns = item.call_ns.min(COPY_CALL_NS);
                 item.return_ns = item.return_ns.min(COPY_CALL_NS);
             }
@@ -158,12 +152,7 @@ fn workers(program: &mut Program, count: usize) -> bool {
         batches[item.step as usize] += u64::from(is_next);
     }
     for node in &program.nodes[program.backlog..] {
-        if let Job::HostCopy {
-            direction: Direction::Upload,
-            bytes,
-            ..
-        } = node.job
-        {
+        if let Job::Upload(HostCopy { bytes, .. }) = node.job {
             uploaded[node.step] = uploaded[node.step].saturating_add(bytes);
         }
     }
@@ -234,9 +223,9 @@ fn no_sync(program: &mut Program, is_python: bool) -> bool {
         let lane = item.lane as usize;
         cold[lane].warm(item);
         let is_copy = item.submits.all().any(|at| {
-            let job = program.nodes[at].job;
             // Copies of memory that is not pinned block by themselves.
-            matches!(job, Job::HostCopy { memory, .. } if memory != Memory::Pinned)
+            let copy = program.nodes[at].job.host_copy();
+            copy.is_some_and(|copy| copy.memory != Memory::Pinned)
         });
         if !item.waits.is_empty() && !is_copy {
             changed = true;
@@ -272,10 +261,7 @@ impl Cold {
 
     /// Removes the slow-down from a call's time, except from loading and from the host's own work.
     fn warm(&mut self, item: &mut Item) {
-        let kept_ns = item
-            .loading_ns
-            .saturating_add(item.host_work_ns)
-            .min(item.own_ns);
+        let kept_ns = item.kept_ns();
         for (ns, kept_ns) in [(&mut item.own_ns, kept_ns), (&mut item.call_ns, 0)] {
             let slow_ns = (*ns - kept_ns).min(self.rest_ns);
             if slow_ns > 0 {
@@ -287,6 +273,12 @@ impl Cold {
 }
 
 impl Item {
+    /// Returns the part of the host's own time that is the program's own work, or its waiting for data.
+    fn kept_ns(&self) -> u64 {
+        let kept_ns = self.loading_ns.saturating_add(self.host_work_ns);
+        kept_ns.min(self.own_ns)
+    }
+
     /// Removes the call, and Python's time around it; an allocation reuses cached memory.
     fn stop_waiting(&mut self, is_python: bool) {
         self.waits = Stretch::default();
@@ -297,10 +289,7 @@ impl Item {
         let most_ns = if self.kind.is_sync() { 0 } else { TAKEN_NS };
         self.call_ns = self.call_ns.min(most_ns);
         if is_python && self.operators == 0 && self.kind.is_sync() {
-            let kept_ns = self
-                .loading_ns
-                .saturating_add(self.host_work_ns)
-                .min(self.own_ns);
+            let kept_ns = self.kept_ns();
             self.own_ns -= (self.own_ns - kept_ns).min(WAITING_CALL_NS);
         }
     }
@@ -308,23 +297,12 @@ impl Item {
     /// Reduces a call to what a graph does not save: the program's own work, and its waiting for data.
     fn replay_as_graph(&mut self) {
         self.call_ns = 0;
-        self.own_ns = self
-            .loading_ns
-            .saturating_add(self.host_work_ns)
-            .min(self.own_ns);
+        self.own_ns = self.kept_ns();
     }
 }
 
 fn async_output(program: &mut Program, profile: &Profile, is_python: bool) -> bool {
-    let is_download = |job: &Job| {
-        matches!(
-            job,
-            Job::HostCopy {
-                direction: Direction::Download,
-                ..
-            }
-        )
-    };
+    let is_download = |job: &Job| matches!(job, Job::Download(_));
     let mut changed = false;
     // By lane and place in the step: the work that the corresponding call of the previous step waited for.
     let mut before: BTreeMap<(u32, usize), (u32, Stretch)> = BTreeMap::new();
@@ -335,15 +313,12 @@ fn async_output(program: &mut Program, profile: &Profile, is_python: bool) -> bo
         }
         for at in item.submits.all() {
             let node = &mut program.nodes[at];
-            if let Job::HostCopy {
-                direction: Direction::Download,
-                memory: memory @ (Memory::Pageable | Memory::Unknown),
-                bytes,
-            } = &mut node.job
+            if let Job::Download(copy) = &mut node.job
+                && matches!(copy.memory, Memory::Pageable | Memory::Unknown)
             {
-                *memory = Memory::Pinned;
-                node.duration_ns =
-                    ((*bytes as f64 / profile.link_gb_s) as u64).min(node.duration_ns);
+                copy.memory = Memory::Pinned;
+                let at_link = (copy.bytes as f64 / profile.link_gb_s) as u64;
+                node.duration_ns = at_link.min(node.duration_ns);
                 item.call_ns = item.call_ns.min(COPY_CALL_NS);
                 changed = true;
             }
@@ -371,14 +346,7 @@ fn async_output(program: &mut Program, profile: &Profile, is_python: bool) -> bo
 }
 
 fn is_pinned_upload(job: &Job) -> bool {
-    matches!(
-        job,
-        Job::HostCopy {
-            direction: Direction::Upload,
-            memory: Memory::Pinned,
-            ..
-        }
-    )
+    matches!(job, Job::Upload(copy) if copy.memory == Memory::Pinned)
 }
 
 /// Returns uploads of data that was downloaded before, as far as a trace shows it: of equally many bytes, after the host has
@@ -392,12 +360,8 @@ fn fed_back(program: &Program) -> BTreeMap<usize, usize> {
     for item in &program.items {
         for at in item.submits.all() {
             match program.nodes[at].job {
-                Job::HostCopy {
-                    direction: Direction::Download,
-                    bytes,
-                    ..
-                } => under_way.push((at, bytes)),
-                Job::HostCopy { bytes, .. } => {
+                Job::Download(HostCopy { bytes, .. }) => under_way.push((at, bytes)),
+                Job::Upload(HostCopy { bytes, .. }) => {
                     all_bytes = all_bytes.saturating_add(bytes);
                     if let Some(download) = here.get_mut(&bytes).and_then(Vec::pop) {
                         fed_bytes = fed_bytes.saturating_add(bytes);
@@ -431,22 +395,13 @@ fn fed_back(program: &Program) -> BTreeMap<usize, usize> {
 
 fn prefetch(program: &mut Program, slots: usize) -> bool {
     let first = program.streams;
-    let is_pinned = |job: &Job| {
-        matches!(
-            job,
-            Job::HostCopy {
-                memory: Memory::Pinned,
-                ..
-            }
-        )
-    };
-    if !program.nodes.iter().any(|node| is_pinned(&node.job)) {
+    let mut copies = program.nodes.iter().filter_map(|node| node.job.host_copy());
+    if !copies.any(|copy| copy.memory == Memory::Pinned) {
         return false;
     }
     for device in 0..program.devices.max(1) {
-        program.streams += 2;
-        program.added.extend(["uploads", "downloads"]);
-        program.device_of.extend([device as u32, device as u32]);
+        program.add_stream("uploads", device as u32);
+        program.add_stream("downloads", device as u32);
     }
     // The uploads of a step are for a later one, so that a host that waits does not delay a copy.
     let ahead = slots - 1;
@@ -486,11 +441,7 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
                 node.after.extend(fed.get(&at).copied().or(slot));
                 behind[stream].push(at);
             }
-            Job::HostCopy {
-                direction: Direction::Download,
-                memory: Memory::Pinned,
-                ..
-            } => {
+            Job::Download(copy) if copy.memory == Memory::Pinned => {
                 program.nodes[at].stream = downloads;
                 program.nodes[at].moved = true;
                 program.nodes[at].after.extend(last[stream]);
@@ -592,7 +543,7 @@ fn as_graph(program: &mut Program, part: &[usize]) -> bool {
     let launches = |program: &Program, at: usize| {
         let nodes = program.items[at].submits.all();
         let mut jobs = nodes.map(|n| program.nodes[n].job);
-        !program.items[at].submits.is_empty() && jobs.all(|j| !matches!(j, Job::HostCopy { .. }))
+        !program.items[at].submits.is_empty() && jobs.all(|job| job.host_copy().is_none())
     };
     let count = part.iter().filter(|at| launches(program, **at)).count();
     if count < LEAST_LAUNCHES {
@@ -636,13 +587,7 @@ fn drop_wait(program: &mut Program, waits: i64, on: i64) -> bool {
         if number(program, node.stream) != Some(waits) || node.is_inferred {
             continue;
         }
-        let is_upload = matches!(
-            node.job,
-            Job::HostCopy {
-                direction: Direction::Upload,
-                ..
-            }
-        );
+        let is_upload = matches!(node.job, Job::Upload(_));
         let is_dropped = |of: &usize| number(program, program.nodes[*of].stream) == Some(on);
         let (gone, mut kept): (Vec<usize>, Vec<usize>) =
             node.after.iter().copied().partition(is_dropped);
@@ -675,8 +620,7 @@ fn main_stream(program: &Program) -> Option<usize> {
     let mut kernel_ns = vec![0u64; program.streams];
     for node in &program.nodes {
         if matches!(node.job, Job::Kernel { .. }) && !node.is_collective {
-            let sum = &mut kernel_ns[node.stream];
-            *sum = sum.saturating_add(node.duration_ns);
+            add(&mut kernel_ns[node.stream], node.duration_ns);
         }
     }
     (0..program.streams).max_by_key(|stream| kernel_ns[*stream])
@@ -708,9 +652,7 @@ fn pipeline(program: &mut Program, ranges: &[String], trace: &Trace) -> bool {
     };
     let first = program.streams;
     for _ in 1..ranges.len() {
-        program.streams += 1;
-        program.added.push("a stage");
-        program.device_of.push(program.device_of[main]);
+        program.add_stream("a stage", program.device_of[main]);
     }
     // The last node of each stage in each step.
     let mut last: Vec<Vec<Option<usize>>> = vec![vec![None; ranges.len()]; program.steps];
@@ -758,9 +700,7 @@ fn second_stream(program: &mut Program) -> bool {
         return false;
     };
     let second = program.streams;
-    program.streams += 1;
-    program.added.push("second stream");
-    program.device_of.push(program.device_of[main]);
+    program.add_stream("second stream", program.device_of[main]);
     let mut joins: Option<(usize, Option<usize>)> = None;
     for step in 0..program.steps {
         let of_step: Vec<usize> = (0..program.nodes.len())

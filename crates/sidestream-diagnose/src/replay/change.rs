@@ -121,15 +121,16 @@ impl FromStr for Change {
     }
 }
 
+fn refused(text: &str, why: &str) -> UnknownChange {
+    UnknownChange(format!("`{}`: {why}", text.trim()))
+}
+
 fn drop_wait(text: &str, streams: Option<&str>) -> Result<Change, UnknownChange> {
     let both = streams.and_then(|streams| streams.split_once(':'));
     let both = both.and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
     let (waits, on) = both.ok_or_else(|| {
-        UnknownChange(format!(
-            "`{}`: drop-wait takes the numbers of two streams, the one that waits and the one it waits for; write \
-             them as in drop-wait=20:7",
-            text.trim()
-        ))
+        refused(text, "drop-wait takes the numbers of two streams, the one that waits and the one it waits for; write \
+             them as in drop-wait=20:7")
     })?;
     Ok(Change::DropWait(waits, on))
 }
@@ -137,10 +138,10 @@ fn drop_wait(text: &str, streams: Option<&str>) -> Result<Change, UnknownChange>
 fn fused(text: &str, range: Option<&str>) -> Result<Change, UnknownChange> {
     let range = range.filter(|range| !range.is_empty());
     let range = range.ok_or_else(|| {
-        UnknownChange(format!(
-            "`{}`: fused takes the name of a range; write it as in fused=Optimizer.step#Adam.step",
-            text.trim()
-        ))
+        refused(
+            text,
+            "fused takes the name of a range; write it as in fused=Optimizer.step#Adam.step",
+        )
     })?;
     Ok(Change::Fused(range.to_owned()))
 }
@@ -152,11 +153,11 @@ fn pipeline(text: &str, ranges: Option<&str>) -> Result<Change, UnknownChange> {
         .map(str::to_owned)
         .collect();
     if ranges.len() < 2 {
-        return Err(UnknownChange(format!(
-            "`{}`: pipeline takes the names of two ranges or more, in the order of a step; write them as in \
+        return Err(refused(
+            text,
+            "pipeline takes the names of two ranges or more, in the order of a step; write them as in \
              pipeline=encoder,decoder",
-            text.trim()
-        )));
+        ));
     }
     Ok(Change::Pipeline(ranges))
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::idle::is_loading;
-use crate::model::{Name, RangeKind, Thread, ThreadIndex, Trace};
+use crate::model::{RangeKind, Thread, ThreadIndex, Trace};
 
 /// Which threads form one lane.
 pub struct Lanes {
@@ -82,9 +82,7 @@ pub struct Loading {
 
 impl Loading {
     pub fn of(trace: &Trace) -> Loading {
-        let loads: Vec<bool> = (0..trace.names.len() as u32)
-            .map(|at| is_loading(trace.names.text(Name(at))))
-            .collect();
+        let loads = trace.names.that(is_loading);
         let mut spans: Vec<(i64, i64)> = Vec::new();
         for range in trace.ranges.iter().filter(|r| loads[r.name.0 as usize]) {
             if spans.last().is_none_or(|last| last.1 <= range.start_ns) {

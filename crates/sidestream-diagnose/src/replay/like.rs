@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{LEAST_STEPS, Source, taking};
 use crate::idle::{Cause, Stretch};
-use crate::measure::{Spans, Steps};
+use crate::measure::{Spans, Steps, add};
 
 /// The number of places in the run that are tried, apart from its beginning.
 const PLACES: usize = 12;
@@ -62,8 +62,7 @@ type Parts = BTreeMap<Option<Cause>, f64>;
 fn parts(source: &Source, of: Option<(usize, usize)>) -> Parts {
     let mut sums: BTreeMap<Option<Cause>, u64> = BTreeMap::new();
     let mut add = |cause, ns: u64| {
-        let sum = sums.entry(cause).or_default();
-        *sum = sum.saturating_add(ns);
+        add(sums.entry(cause).or_default(), ns);
     };
     let mut whole_ns = 0u64;
     for (at, (device, idle)) in source.devices.iter().zip(source.idles).enumerate() {

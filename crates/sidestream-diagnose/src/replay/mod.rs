@@ -41,8 +41,8 @@ pub use program::share;
 use std::collections::HashSet;
 
 use crate::idle::{Idle, Scene};
-use crate::measure::{DeviceTime, Links, Spans, Steps, WorkOfCalls, copy_engines, sampled};
-use crate::model::{ApiKind, Base, Direction, Trace};
+use crate::measure::{DeviceTime, Links, Spans, Steps, WorkOfCalls, add, copy_engines, sampled};
+use crate::model::{ApiKind, Base, Trace};
 use crate::timeline::Timeline;
 use calibrate::{Profiler, Share};
 use fit::Fit;
@@ -574,21 +574,15 @@ fn has_graphs(program: &Program) -> bool {
 fn copies_ns(program: &Program, profiles: &[Profile]) -> u64 {
     let mut busy_ns = vec![[0u64; 2]; profiles.len()];
     for node in program.nodes.iter().filter(|node| node.step > 0) {
-        let Job::HostCopy {
-            direction, bytes, ..
-        } = node.job
-        else {
-            continue;
-        };
         let device = program.device_of[node.stream] as usize;
         let profile = &profiles[device];
-        let engine = match direction {
-            Direction::Upload if bytes as f64 <= profile.inline_bytes => continue,
-            Direction::Download if profile.copy_engines >= 2.0 => 1,
-            _ => 0,
+        let engine = match node.job {
+            Job::Upload(copy) if copy.bytes as f64 > profile.inline_bytes => 0,
+            Job::Download(_) if profile.copy_engines >= 2.0 => 1,
+            Job::Download(_) => 0,
+            _ => continue,
         };
-        let sum = &mut busy_ns[device][engine];
-        *sum = sum.saturating_add(node.duration_ns);
+        add(&mut busy_ns[device][engine], node.duration_ns);
     }
     busy_ns.into_iter().flatten().max().unwrap_or(0)
 }
@@ -596,15 +590,7 @@ fn copies_ns(program: &Program, profiles: &[Profile]) -> u64 {
 /// Returns the time of the downloads of all steps except the first.
 fn downloads_ns(program: &Program) -> u64 {
     let nodes = program.nodes.iter().filter(|node| node.step > 0);
-    let downloads = nodes.filter(|node| {
-        matches!(
-            node.job,
-            Job::HostCopy {
-                direction: Direction::Download,
-                ..
-            }
-        )
-    });
+    let downloads = nodes.filter(|node| matches!(node.job, Job::Download(_)));
     downloads
         .map(|node| node.duration_ns)
         .fold(0, u64::saturating_add)

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::model::{ApiKind, Direction, Memory, Name, Room, ThreadIndex};
+use crate::model::{ApiKind, Memory, Name, Room, ThreadIndex};
 
 /// A program, derived from a trace.
 #[derive(Clone, Debug, Default)]
@@ -161,17 +161,39 @@ pub struct Node {
 pub enum Job {
     /// A kernel that fills this share of the device.
     Kernel { share: f64 },
-    /// A copy between host and device.
-    HostCopy {
-        direction: Direction,
-        memory: Memory,
-        bytes: u64,
-    },
+    /// A copy from the host to a device.
+    Upload(HostCopy),
+    /// A copy from a device to the host.
+    Download(HostCopy),
     /// Anything else: a copy inside the device, a memset.
     Other,
 }
 
+/// A copy between host and device: the host's memory, and its size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostCopy {
+    pub memory: Memory,
+    pub bytes: u64,
+}
+
+impl Job {
+    /// Returns the copy, if it is one between host and device.
+    pub fn host_copy(self) -> Option<HostCopy> {
+        match self {
+            Job::Upload(copy) | Job::Download(copy) => Some(copy),
+            Job::Kernel { .. } | Job::Other => None,
+        }
+    }
+}
+
 impl Program {
+    /// Adds a stream for a change.
+    pub fn add_stream(&mut self, purpose: &'static str, device: u32) {
+        self.streams += 1;
+        self.added.push(purpose);
+        self.device_of.push(device);
+    }
+
     /// Returns the least mean time per step that workers need: they work concurrently, and each does one thing at a time. Where
     /// they take turns, the slowest decides.
     pub fn loading_floor_ns(&self) -> u64 {

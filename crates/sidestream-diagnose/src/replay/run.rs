@@ -4,7 +4,7 @@ use sidestream::engine::{Call, Engine, Engines, KernelCost, LaneId, Profile, Tas
 
 use super::program::{Item, Job, Node, Pool, Program};
 use crate::measure::{Collectives, quantile};
-use crate::model::{Direction, Name, StreamIndex, Trace};
+use crate::model::{Name, StreamIndex, Trace};
 use crate::sort::order_by;
 use crate::timeline::{Drawing, FINEST, Place, Shade, Timeline, peer_copies, shade, stream_name};
 
@@ -361,26 +361,16 @@ fn work(node: &Node, profile: &Profile) -> Work {
     let is_moved = node.moved && bytes(profile.upload_setup_ns) > 2 * profile.inline_bytes as u64;
     match node.job {
         Job::Kernel { share } => Work::Kernel(KernelCost::Duration { ns, share }),
-        Job::HostCopy {
-            direction: Direction::Upload,
-            ..
-        } if is_moved => Work::Upload {
+        Job::Upload(_) if is_moved => Work::Upload {
             bytes: bytes(profile.upload_setup_ns),
         },
         // Small copies are sent with the commands, and wait for no other copy.
-        Job::HostCopy {
-            direction: Direction::Upload,
-            bytes,
-            ..
-        } if bytes as f64 <= profile.inline_bytes => timed(Engines::Inline),
-        Job::HostCopy {
-            direction: Direction::Upload,
-            ..
-        } => timed(Engines::Upload),
-        Job::HostCopy { .. } if is_moved => Work::Download {
+        Job::Upload(copy) if copy.bytes as f64 <= profile.inline_bytes => timed(Engines::Inline),
+        Job::Upload(_) => timed(Engines::Upload),
+        Job::Download(_) if is_moved => Work::Download {
             bytes: bytes(profile.download_setup_ns),
         },
-        Job::HostCopy { .. } => timed(Engines::Download),
+        Job::Download(_) => timed(Engines::Download),
         Job::Other => timed(Engines::Inner),
     }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use super::change::Change;
 use super::program::{Job, Program};
 use super::{Model, Prediction, Source};
-use crate::measure::is_of_framework;
-use crate::model::{Direction, Memory, Name, RangeKind, Trace};
+use crate::measure::{add, is_of_framework};
+use crate::model::{Memory, Name, RangeKind, Trace};
 use crate::sort::order_by;
 use sidestream::engine::Profile;
 
@@ -114,21 +114,8 @@ fn waits(program: &Program) -> Vec<Change> {
         for before in &node.after {
             let before = &program.nodes[*before];
             let is_one = match (node.job, before.job) {
-                (
-                    Job::HostCopy {
-                        direction: Direction::Upload,
-                        memory,
-                        ..
-                    },
-                    Job::Kernel { .. },
-                ) => memory == Memory::Pinned,
-                (
-                    Job::Kernel { .. },
-                    Job::HostCopy {
-                        direction: Direction::Download,
-                        ..
-                    },
-                ) => true,
+                (Job::Upload(copy), Job::Kernel { .. }) => copy.memory == Memory::Pinned,
+                (Job::Kernel { .. }, Job::Download(_)) => true,
                 _ => false,
             };
             let numbers = &program.numbers;
@@ -185,8 +172,7 @@ fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
         for (name, spans) in &spans {
             let at = spans.partition_point(|span| span.1 <= item.start_ns);
             if spans.get(at).is_some_and(|span| span.0 <= item.start_ns) {
-                let sum = kernel_ns.entry(*name).or_default();
-                *sum = sum.saturating_add(ns);
+                add(kernel_ns.entry(*name).or_default(), ns);
             }
         }
     }

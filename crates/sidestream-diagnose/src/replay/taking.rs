@@ -7,7 +7,7 @@ use sidestream::op::StreamKind;
 use super::LEAST_STEPS;
 use super::edges::{Edges, Event};
 use super::host::{Lanes, Loading, Operators};
-use super::program::{Item, Job, Node, Pool, Program, Stretch, share};
+use super::program::{HostCopy, Item, Job, Node, Pool, Program, Stretch, share};
 use crate::idle::{OWN_NS, Scene};
 use crate::measure::{Collectives, Links, Steps, WorkOfCalls, held, stream_kinds};
 use crate::model::{
@@ -435,12 +435,10 @@ impl<'t> Making<'t> {
         });
         let (end, node) = last_over.max()?;
         // Copies of one direction take turns by themselves, regardless of their streams.
-        let direction = |job: &Job| match job {
-            Job::HostCopy { direction, .. } => Some(*direction),
-            _ => None,
-        };
-        let of_row = direction(&job(self.trace, row));
-        let is_turn = of_row.is_some() && of_row == direction(&self.program.nodes[*node].job);
+        let is_turn = matches!(
+            (job(self.trace, row), self.program.nodes[*node].job),
+            (Job::Upload(_), Job::Upload(_)) | (Job::Download(_), Job::Download(_))
+        );
         let is_near = end.saturating_add(HOP_NS) >= row.start_ns && *end > could_ns;
         (is_near && !is_turn).then_some(*node)
     }
@@ -554,20 +552,15 @@ fn job(trace: &Trace, work: &Work) -> Job {
                 share: share(&kernel, sms),
             }
         }
-        What::Copy {
-            direction: direction @ (Direction::Upload | Direction::Download),
-            from,
-            to,
-            bytes,
-        } => Job::HostCopy {
-            direction,
-            memory: match direction {
-                Direction::Upload => from,
-                _ => to,
-            },
-            bytes,
-        },
-        _ => Job::Other,
+        What::Copy { bytes, .. } => {
+            let copy = work.host_memory().map(|memory| HostCopy { memory, bytes });
+            match (work.what.direction(), copy) {
+                (Some(Direction::Upload), Some(copy)) => Job::Upload(copy),
+                (_, Some(copy)) => Job::Download(copy),
+                _ => Job::Other,
+            }
+        }
+        What::Memset { .. } => Job::Other,
     }
 }
 

@@ -14,6 +14,7 @@ use crate::findings::{Finding, Judged};
 use crate::idle::{Cause, Idle};
 use crate::measure::{
     Blocking, Copies, DeviceMemory, DeviceTime, Launches, Line, Operator, PerStep, Ranges, Steps,
+    add,
 };
 use crate::model::{Base, Launched, Name, Names, Source, Stream, Thread, Warning};
 use crate::replay::{Change, Replay};
@@ -136,8 +137,7 @@ impl Report {
     pub fn idle_per_step(&self) -> BTreeMap<Cause, u64> {
         let mut causes: BTreeMap<Cause, u64> = BTreeMap::new();
         for (cause, ns) in self.devices.iter().flat_map(|(_, idle)| &idle.in_steps) {
-            let sum = causes.entry(*cause).or_default();
-            *sum = sum.saturating_add(*ns);
+            add(causes.entry(*cause).or_default(), *ns);
         }
         let parts = self.parts();
         causes.values_mut().for_each(|ns| *ns /= parts);

@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use super::plain::plain;
+use super::plain::{plain, written};
 use crate::compare::{Comparison, Gate, Shift, Two, Verdict};
 use crate::findings::{Code, time};
 
@@ -15,10 +15,7 @@ const NAME_CHARS: usize = 28;
 
 /// Returns a comparison for a terminal, with the titles of the trace and of its baseline.
 pub fn comparison_text(title: &str, baseline: &str, comparison: &Comparison) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write(&mut out, title, baseline, comparison);
-    out
+    written(|out| write(out, title, baseline, comparison))
 }
 
 /// Returns the verdict of a gate for a terminal: one line, and one for the cause.

@@ -1,6 +1,14 @@
 //! Escapes text of a trace for a terminal.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+
+/// Returns what `write` writes.
+pub fn written(write: impl FnOnce(&mut String) -> fmt::Result) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write(&mut out);
+    out
+}
 
 /// Returns text of a trace for a terminal: control characters that would move the cursor are removed, and characters that are
 /// invisible or reorder text are shown by their number.

@@ -11,7 +11,7 @@ use super::columns::{
     Cell, Column, KERNELS, OPERATORS, RANGES, Sort, heads, sorted_by, sorts, texts,
 };
 use super::figures::{Figures, LEAST_NAME, short};
-use super::plain::plain;
+use super::plain::{plain, written};
 use super::why::{COUNTERS, why};
 use crate::findings::{size, time};
 use crate::measure::{DeviceMemory, Line, Node, Operator, RowKind, by_name};
@@ -244,10 +244,7 @@ pub fn memory_name(of: &DeviceMemory) -> String {
 
 /// Returns one table as text, in lines of at most `columns` characters where the width is known: longer names are cut.
 pub fn table_text(title: &str, report: &Report, view: &View, columns: Option<usize>) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_table(&mut out, title, report, view, columns);
-    out
+    written(|out| write_table(out, title, report, view, columns))
 }
 
 fn write_table(

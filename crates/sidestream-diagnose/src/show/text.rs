@@ -7,7 +7,7 @@ use sidestream::check::counted;
 
 use super::base::measured;
 use super::lanes::pictures;
-use super::plain::plain;
+use super::plain::{plain, written};
 use super::worth::{has_share, is_open, is_worth_nothing, range};
 use crate::findings::{Code, Finding, size, time};
 use crate::idle::Idle;
@@ -30,17 +30,12 @@ const MINOR: [&str; 4] = ["ORPHANS", "UNKNOWN_MEMORY", "MISSING_NAMES", "WORKERS
 
 /// Returns the report of one trace for a terminal of this width, under a title such as the name of its file.
 pub fn text(title: &str, report: &Report, columns: usize) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_text(&mut out, title, report, columns);
-    out
+    written(|out| write_text(out, title, report, columns))
 }
 
 /// Returns the report in a few lines, for one of many traces.
 pub fn brief(title: &str, report: &Report) -> String {
-    let mut out = String::new();
-    let _ = write_brief(&mut out, title, report);
-    out
+    written(|out| write_brief(out, title, report))
 }
 
 fn write_text(out: &mut String, title: &str, report: &Report, columns: usize) -> Result {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt::{Result, Write};
 
-use super::plain::plain;
+use super::plain::{plain, written};
 use crate::digest::Part;
 use crate::findings::time;
 use crate::ranks::{Groups, Ranks, Search, Slow};
@@ -22,10 +22,7 @@ const SHOWN: f64 = 0.01;
 
 /// Returns the report on the ranks of one run together, for a terminal.
 pub fn ranks_text(ranks: &Ranks) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write(&mut out, ranks);
-    out
+    written(|out| write(out, ranks))
 }
 
 fn write(out: &mut String, ranks: &Ranks) -> Result {
@@ -46,11 +43,10 @@ fn write(out: &mut String, ranks: &Ranks) -> Result {
         writeln!(out, "{}", plain(&line))?;
     }
     table(out, ranks)?;
-    let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
     writeln!(
         out,
         "slowest: rank {}, {} a step; the steps of the ranks are {:.1} % apart",
-        number(ranks.slowest),
+        ranks.number(ranks.slowest),
         time(ranks.ranks[ranks.slowest].per_step.time_ns),
         100.0 * ranks.spread
     )?;
@@ -68,8 +64,8 @@ fn write(out: &mut String, ranks: &Ranks) -> Result {
             "{}{seq} of {group}, {} after the first exchange: rank {} came last, rank {} had waited {}",
             worst.operation,
             time(worst.offset_ns),
-            number(worst.last),
-            number(worst.waited.0),
+            ranks.number(worst.last),
+            ranks.number(worst.waited.0),
             time(worst.waited.1)
         );
         writeln!(out, "longest: {}", plain(&line))?;
@@ -82,7 +78,7 @@ fn write(out: &mut String, ranks: &Ranks) -> Result {
                 "idle:    {} {} a step in the mean of the ranks, most on rank {} ({})",
                 cause.as_str(),
                 time(ns),
-                number(most),
+                ranks.number(most),
                 time(rank.idle.get(&cause).copied().unwrap_or(0))
             )?;
         }
@@ -92,10 +88,9 @@ fn write(out: &mut String, ranks: &Ranks) -> Result {
 
 /// Returns which rank is slow, and why; also used by the page.
 pub fn verdict(ranks: &Ranks) -> Vec<String> {
-    let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
     match &ranks.search {
         Search::Found(slow) => {
-            let mut lines = vec![slow_line(slow, number(slow.at))];
+            let mut lines = vec![slow_line(slow, ranks.number(slow.at))];
             let (step, predicted) = slow.step_ns;
             lines.push(format!(
                 "what if: were it as fast as their median, a step would take {} instead of {}, {:.1} % less, by a replay of all ranks",
@@ -165,12 +160,11 @@ fn slow_line(slow: &Slow, number: u32) -> String {
 }
 
 fn waiting_line(ranks: &Ranks) -> String {
-    let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
     let named: Vec<String> = ranks
         .waiting
         .iter()
         .take(NAMED)
-        .map(|at| number(*at).to_string())
+        .map(|at| ranks.number(*at).to_string())
         .collect();
     let rest = match ranks.waiting.len().saturating_sub(NAMED) {
         0 => String::new(),
@@ -250,7 +244,6 @@ fn table(out: &mut String, ranks: &Ranks) -> Result {
 
 /// Returns the waits in groups of one kind; also used by the page.
 pub fn group_line(ranks: &Ranks, groups: &Groups) -> String {
-    let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
     let size = groups
         .size
         .map_or(String::new(), |size| format!(" of {size}"));
@@ -268,9 +261,9 @@ pub fn group_line(ranks: &Ranks, groups: &Groups) -> String {
         groups.name,
         groups.exchanges,
         time(groups.waits_ns),
-        number(groups.most.0),
+        ranks.number(groups.most.0),
         time(groups.most.1),
-        number(groups.last.0),
+        ranks.number(groups.last.0),
         time(groups.last.1)
     )
 }
@@ -291,7 +284,7 @@ pub fn pipeline(ranks: &Ranks) -> Option<String> {
     Some(format!(
         "{} ranks wait in sends and receives, {mean:.1} % of a step in the mean, rank {} {:.1} %",
         stages.len(),
-        ranks.ranks[most].rank.unwrap_or(0),
+        ranks.number(most),
         share(most)
     ))
 }

@@ -104,7 +104,7 @@ impl Kineto {
         } else {
             self.builder.exchange_kind(ExchangeKind::of_kernel(&name))
         };
-        if self.builder.exchanges() >= MOST_EXCHANGES {
+        if self.builder.trace.exchanges.rows.len() >= MOST_EXCHANGES {
             return;
         }
         let at = self.builder.exchange(Exchange {
@@ -144,7 +144,7 @@ impl Kineto {
 
     /// Adds an event.
     pub fn take(&mut self, row: &Row) -> Result<(), Overflow> {
-        self.builder.count(1);
+        self.builder.trace.events += 1;
         match row.phase {
             b'X' => self.complete(row),
             b'M' => self.naming(row),
@@ -185,7 +185,7 @@ impl Kineto {
     ) -> Result<(), Overflow> {
         let args = row.args();
         if args.has_op {
-            self.builder.set_source(Source::Sidestream);
+            self.builder.trace.source = Source::Sidestream;
         }
         let device = args.device.or_else(|| lane(row.pid)).unwrap_or(0);
         let number = args.stream.or_else(|| lane(row.tid)).unwrap_or(0);
@@ -228,7 +228,7 @@ impl Kineto {
         if let What::Kernel(_) = what {
             self.exchange(row, &args, start_ns, duration_ns);
         }
-        self.builder.work(Work {
+        self.builder.trace.work.push(Work {
             start_ns,
             duration_ns,
             what,
@@ -243,7 +243,7 @@ impl Kineto {
     fn call(&mut self, row: &Row, start_ns: i64, duration_ns: u64) -> Result<(), Overflow> {
         let thread = self.thread(row)?;
         let (name, api) = self.builder.function(&row.name.decoded());
-        self.builder.call(Call {
+        self.builder.trace.calls.push(Call {
             start_ns,
             duration_ns,
             name,
@@ -268,7 +268,7 @@ impl Kineto {
         let device = args.device.or_else(|| lane(row.pid)).unwrap_or(0);
         let context = args.context.unwrap_or(0);
         let stream = number.map(|number| self.stream(device, context, number));
-        self.builder.sync(Sync {
+        self.builder.trace.syncs.push(Sync {
             start_ns,
             duration_ns,
             kind,
@@ -290,7 +290,7 @@ impl Kineto {
         let name = self.builder.name(&row.name.decoded());
         if let (RangeKind::Operator, Some(whole)) = (kind, row.shapes()) {
             let shape = self.shape(whole);
-            self.builder.shape(Shape {
+            self.builder.trace.shapes.push(Shape {
                 start_ns,
                 name,
                 shape,
@@ -308,7 +308,7 @@ impl Kineto {
                 self.exchanged.insert(external, (kind, seq));
             }
         }
-        self.builder.range(Range {
+        self.builder.trace.ranges.push(Range {
             start_ns,
             duration_ns,
             name,
@@ -338,7 +338,7 @@ impl Kineto {
         let thread = self.thread(row)?;
         let device = memory.device.filter(|_| !memory.is_host);
         let device = device.map(|device| u16::try_from(device).unwrap_or(u16::MAX));
-        self.builder.allocated(Allocated {
+        self.builder.trace.memory.push(Allocated {
             time_ns,
             address: memory.address,
             bytes: memory.bytes,
@@ -362,7 +362,7 @@ impl Kineto {
             return Ok(());
         }
         let thread = self.thread(row)?;
-        if let Some(thread) = self.builder.thread_mut(thread) {
+        if let Some(thread) = self.builder.trace.threads.get_mut(thread.0 as usize) {
             thread.name = name.trim().to_owned();
         }
         Ok(())

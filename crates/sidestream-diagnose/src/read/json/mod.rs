@@ -123,7 +123,7 @@ impl<R: Read> Reading<'_, R> {
                 }
                 Ok(Some(key)) => {
                     if key == b"sidestream" {
-                        self.kineto.builder.set_source(Source::Sidestream);
+                        self.kineto.builder.trace.source = Source::Sidestream;
                     }
                     Ok(Some((Member::Other, at)))
                 }
@@ -372,14 +372,14 @@ impl<R: Read> Reading<'_, R> {
         (self.look)(self.window.offset())?;
         let incomplete = self.kineto.incomplete;
         let mut builder = self.kineto.finish();
-        if self.damaged > 0 && builder.events() == 0 {
+        if self.damaged > 0 && builder.trace.events == 0 {
             return Err(Problem::NotATrace);
         }
         if let Some((code, why)) = self.cut {
             if builder.rows().work == 0 {
                 return Err(Problem::Cut { why });
             }
-            let events = builder.events();
+            let events = builder.trace.events;
             let word = if events == 1 { "event" } else { "events" };
             let text = format!("{why}; all figures are of the {events} {word} before that");
             builder.warn(code, text);
@@ -459,7 +459,7 @@ fn measured(kineto: &mut Kineto, value: Value) {
         _ => Err("it is not an object".to_owned()),
     };
     match read {
-        Ok(unprofiled) => kineto.builder.set_base(Base::Measured(unprofiled)),
+        Ok(unprofiled) => kineto.builder.trace.base = Base::Measured(unprofiled),
         Err(why) => {
             let text = format!(
                 "the step without the profiler that the trace states is left out, since {why}"
@@ -486,9 +486,9 @@ fn devices(kineto: &mut Kineto, value: &serde_json::Value) {
 fn rank(kineto: &mut Kineto, value: &serde_json::Value) {
     let number = |key: &str| value[key].as_u64().and_then(|n| n.try_into().ok());
     if let Some(rank) = number("rank") {
-        kineto.builder.set_rank(rank);
+        kineto.builder.trace.rank = Some(rank);
     }
     if let Some(world) = number("world_size") {
-        kineto.builder.set_world(world);
+        kineto.builder.trace.world = Some(world);
     }
 }

@@ -64,7 +64,7 @@ impl Reader<'_> {
         self.database.rows(table, &columns, |row| {
             let key = (row.integer(0), row.integer(1), row.integer(2));
             for index in wanted.remove(&key).unwrap_or_default() {
-                let Some(stream) = builder.stream_mut(index) else {
+                let Some(stream) = builder.trace.streams.get_mut(index.0 as usize) else {
                     continue;
                 };
                 let flag = flag(kinds, row);
@@ -133,7 +133,7 @@ impl Reader<'_> {
             let key = (rows::process(global), global & 0xFF_FFFF);
             if let Some(index) = threads.get(&key) {
                 strings.text(builder, row.integer(1), |builder, name| {
-                    if let Some(thread) = builder.thread_mut(*index) {
+                    if let Some(thread) = builder.trace.threads.get_mut(index.0 as usize) {
                         thread.name = clean(name);
                     }
                 });

@@ -56,64 +56,46 @@ impl Kinds {
                 database,
                 copies,
                 "CUDA_MEMCPY_KIND_",
-                &[
-                    (1, "HTOD"),
-                    (2, "DTOH"),
-                    (3, "HTOA"),
-                    (4, "ATOH"),
-                    (5, "ATOA"),
-                    (6, "ATOD"),
-                    (7, "DTOA"),
-                    (8, "DTOD"),
-                    (9, "HTOH"),
-                    (10, "PTOP"),
-                    (11, "UVM_HTOD"),
-                    (12, "UVM_DTOH"),
-                    (13, "UVM_DTOD"),
-                ],
+                (
+                    1,
+                    "HTOD DTOH HTOA ATOH ATOA ATOD DTOA DTOD HTOH PTOP UVM_HTOD UVM_DTOH UVM_DTOD",
+                ),
             ),
             memory: Words::read(
                 database,
                 memory,
                 "CUDA_MEMOPR_MEMORY_KIND_",
-                &[
-                    (0, "PAGEABLE"),
-                    (1, "PINNED"),
-                    (2, "DEVICE"),
-                    (3, "ARRAY"),
-                    (4, "MANAGED"),
-                    (5, "DEVICE_STATIC"),
-                    (6, "MANAGED_STATIC"),
-                ],
+                (
+                    0,
+                    "PAGEABLE PINNED DEVICE ARRAY MANAGED DEVICE_STATIC MANAGED_STATIC",
+                ),
             ),
             syncs: Words::read(
                 database,
                 syncs,
                 "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_",
-                &[
-                    (1, "EVENT_SYNCHRONIZE"),
-                    (2, "STREAM_WAIT_EVENT"),
-                    (3, "STREAM_SYNCHRONIZE"),
-                    (4, "CONTEXT_SYNCHRONIZE"),
-                ],
+                (
+                    1,
+                    "EVENT_SYNCHRONIZE STREAM_WAIT_EVENT STREAM_SYNCHRONIZE CONTEXT_SYNCHRONIZE",
+                ),
             ),
             streams: Words::read(
                 database,
                 streams,
                 "CUPTI_ACTIVITY_STREAM_CREATE_FLAG_",
-                &[(1, "DEFAULT"), (2, "NON_BLOCKING"), (3, "NULL")],
+                (1, "DEFAULT NON_BLOCKING NULL"),
             ),
             events: Words::read(
                 database,
                 events,
                 "",
-                &[(59, "NVTXPUSHPOPRANGE"), (60, "NVTXSTARTENDRANGE")],
+                (59, "NVTXPUSHPOPRANGE NVTXSTARTENDRANGE"),
             ),
             classes: Words::read(
                 database,
                 classes,
                 "TRACE_PROCESS_EVENT_",
-                &[(0, "CUDA_RUNTIME"), (1, "CUDA_DRIVER")],
+                (0, "CUDA_RUNTIME CUDA_DRIVER"),
             ),
         }
     }
@@ -187,7 +169,13 @@ impl Kinds {
 }
 
 impl Words {
-    fn read(database: &Database, table: &str, prefix: &str, otherwise: &[(i64, &str)]) -> Words {
+    /// Reads a list; where there is none, these words count from a number on.
+    fn read(
+        database: &Database,
+        table: &str,
+        prefix: &str,
+        (first, otherwise): (i64, &str),
+    ) -> Words {
         let mut words = HashMap::new();
         database.rows(table, &[integer("id"), text("name")], |row| {
             if let (Some(id), Some(name)) = (row.integer(0), row.text(1)) {
@@ -204,8 +192,7 @@ impl Words {
             }
         });
         if words.is_empty() {
-            let fixed = otherwise.iter().map(|(id, word)| (*id, (*word).to_owned()));
-            words.extend(fixed);
+            words.extend((first..).zip(otherwise.split(' ').map(str::to_owned)));
         }
         Words(words)
     }

@@ -102,7 +102,7 @@ pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, P
     }
     reader.work()?;
     if reader.builder.rows().work == 0 {
-        if let Some(warning) = reader.builder.warnings().first() {
+        if let Some(warning) = reader.builder.trace.warnings.first() {
             return Err(Problem::Database {
                 why: warning.text.clone(),
             });
@@ -188,7 +188,7 @@ impl Reader<'_> {
             if let Some((process, _)) = reader.threads.get(thread) {
                 waits.called(*process, &call);
             }
-            reader.builder.call(call);
+            reader.builder.trace.calls.push(call);
             Ok(true)
         })?;
         waits.finish(&mut self.builder);
@@ -224,7 +224,7 @@ impl Reader<'_> {
                 Err(stop) => ControlFlow::Break(stop),
             }
         });
-        self.builder.count(scan.rows);
+        self.builder.trace.events += scan.rows;
         if unusable > 0 {
             self.builder.warn(
                 "UNUSABLE_ROWS",

@@ -176,7 +176,7 @@ impl Reader<'_> {
         };
         let context = row.integer(3).unwrap_or(0);
         let stream = self.stream(row.integer(6).map(process), device, context, number)?;
-        self.builder.work(Work {
+        self.builder.trace.work.push(Work {
             start_ns,
             duration_ns,
             what,
@@ -223,7 +223,7 @@ impl Reader<'_> {
         if !self.kinds.is_range(row.integer(3)) || row.integer(1).is_none() {
             return Ok(true);
         }
-        let (Some((start_ns, duration_ns)), Some(thread)) = (times(row), row.integer(2)) else {
+        let (Some(times), Some(thread)) = (times(row), row.integer(2)) else {
             return Ok(false);
         };
         let builder = &mut self.builder;
@@ -234,9 +234,18 @@ impl Reader<'_> {
                 self.strings.text(builder, id, range)
             }
         };
-        let (name, kind) = named.unwrap_or((Names::OTHER, RangeKind::Annotation));
+        let named = named.unwrap_or((Names::OTHER, RangeKind::Annotation));
+        self.push_range(times, thread, named)
+    }
+
+    fn push_range(
+        &mut self,
+        (start_ns, duration_ns): (i64, u64),
+        thread: i64,
+        (name, kind): (Name, RangeKind),
+    ) -> Result<bool, Stop> {
         let thread = self.thread(thread)?;
-        self.builder.range(Range {
+        self.builder.trace.ranges.push(Range {
             start_ns,
             duration_ns,
             name,
@@ -248,10 +257,10 @@ impl Reader<'_> {
 
     /// Adds a long operating system call: it may explain why nothing was launched meanwhile.
     pub(super) fn system(&mut self, row: &Row) -> Result<bool, Stop> {
-        let (Some((start_ns, duration_ns)), Some(thread)) = (times(row), row.integer(2)) else {
+        let (Some(times), Some(thread)) = (times(row), row.integer(2)) else {
             return Ok(false);
         };
-        if duration_ns < LEAST_OF_SYSTEM_NS {
+        if times.1 < LEAST_OF_SYSTEM_NS {
             return Ok(true);
         }
         let named = self
@@ -259,31 +268,17 @@ impl Reader<'_> {
             .text(&mut self.builder, row.integer(3), |builder, text| {
                 builder.name(&format!("{text} (operating system)"))
             });
-        let thread = self.thread(thread)?;
-        self.builder.range(Range {
-            start_ns,
-            duration_ns,
-            name: named.unwrap_or(Names::OTHER),
-            thread,
-            kind: RangeKind::System,
-        });
-        Ok(true)
+        let name = named.unwrap_or(Names::OTHER);
+        self.push_range(times, thread, (name, RangeKind::System))
     }
 
     pub(super) fn overhead(&mut self, row: &Row) -> Result<bool, Stop> {
-        let Some((start_ns, duration_ns)) = times(row) else {
+        let Some(times) = times(row) else {
             return Ok(false);
         };
         let name = self.strings.name(&mut self.builder, row.integer(3));
-        let thread = self.thread(row.integer(2).unwrap_or(0))?;
-        self.builder.range(Range {
-            start_ns,
-            duration_ns,
-            name: name.unwrap_or(Names::OTHER),
-            thread,
-            kind: RangeKind::Overhead,
-        });
-        Ok(true)
+        let named = (name.unwrap_or(Names::OTHER), RangeKind::Overhead);
+        self.push_range(times, row.integer(2).unwrap_or(0), named)
     }
 
     pub(super) fn stream(

@@ -91,7 +91,7 @@ impl<'a> Strings<'a> {
                 let text = self
                     .names
                     .get(&id)
-                    .map(|name| builder.text(*name).to_owned());
+                    .map(|name| builder.trace.names.text(*name).to_owned());
                 text.map(|text| use_it(builder, &text))
             }
         };

@@ -80,7 +80,7 @@ impl Waits {
             sync_id: small(row.integer(6)),
         };
         let stream = reader.stream_somewhere(process, device, context, number)?;
-        reader.builder.record(Record {
+        reader.builder.trace.records.push(Record {
             stream,
             event: event as u64,
             sync_id: recorded.sync_id.into(),
@@ -183,7 +183,7 @@ impl Waits {
             }
         }
         for wait in self.waits.into_iter().filter(|wait| !wait.is_poll) {
-            builder.sync(wait.sync);
+            builder.trace.syncs.push(wait.sync);
         }
     }
 }

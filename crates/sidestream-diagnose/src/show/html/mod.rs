@@ -15,6 +15,7 @@ use std::cmp::Reverse;
 use std::fmt::{self, Write};
 
 use super::marks::{count, percent, sentence};
+use super::plain::written;
 use crate::findings::time;
 use crate::idle::{Cause, Idle};
 use crate::measure::DeviceTime;
@@ -42,10 +43,7 @@ const MOST_DEVICES: usize = 16;
 /// The page is a complete document in one file. It needs no network, shows text of the trace as text only, follows the reader's
 /// choice of light or dark, and is at most some 2 MB long.
 pub fn html(title: &str, report: &Report) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write(&mut out, title, report);
-    out
+    written(|out| write(out, title, report))
 }
 
 fn write(out: &mut String, title: &str, report: &Report) -> fmt::Result {

@@ -8,6 +8,7 @@ use crate::digest::Part;
 use crate::findings::time;
 use crate::ranks::Ranks;
 use crate::show::marks::{count, sentence};
+use crate::show::plain::written;
 use crate::show::together::{chosen, group_line, pipeline, verdict};
 
 /// The height of a row of the heat map, and the width of a column.
@@ -23,10 +24,7 @@ const GROUPS: usize = 40;
 ///
 /// Like the page of a report it needs no network, shows text of the traces as text only, and is at most some 2 MB long.
 pub fn ranks_html(title: &str, ranks: &Ranks) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write(&mut out, title, ranks);
-    out
+    written(|out| write(out, title, ranks))
 }
 
 fn write(out: &mut String, title: &str, ranks: &Ranks) -> fmt::Result {
@@ -74,14 +72,10 @@ fn write(out: &mut String, title: &str, ranks: &Ranks) -> fmt::Result {
     )
 }
 
-fn number(ranks: &Ranks, at: usize) -> u32 {
-    ranks.ranks[at].rank.unwrap_or(0)
-}
-
 fn facts(out: &mut String, ranks: &Ranks) -> fmt::Result {
     match ranks.slow() {
         Some(slow) => {
-            let rank = format!("rank {}", number(ranks, slow.at));
+            let rank = format!("rank {}", ranks.number(slow.at));
             fact(
                 out,
                 "Slow",
@@ -101,11 +95,11 @@ fn facts(out: &mut String, ranks: &Ranks) -> fmt::Result {
     }
     let most = (0..ranks.ranks.len()).max_by_key(|at| ranks.waits_ns[*at]);
     if let Some(most) = most {
-        let note = format!("a step in exchanges, rank {}", number(ranks, most));
+        let note = format!("a step in exchanges, rank {}", ranks.number(most));
         fact(out, "Longest wait", &time(ranks.waits_ns[most]), &note)?;
     }
     let slowest = &ranks.ranks[ranks.slowest].per_step;
-    let note = format!("the longest, rank {}", number(ranks, ranks.slowest));
+    let note = format!("the longest, rank {}", ranks.number(ranks.slowest));
     fact(out, "Step", &time(slowest.time_ns), &note)
 }
 
@@ -154,7 +148,7 @@ fn heat(out: &mut String, ranks: &Ranks) -> fmt::Result {
             match cell {
                 None => write!(out, "<rect class=\"busy\" {place}/>")?,
                 Some(ns) if *ns as f64 >= DRAWN * longest as f64 => {
-                    let (from, to) = (number(ranks, from), number(ranks, to));
+                    let (from, to) = (ranks.number(from), ranks.number(to));
                     let who = if from == to {
                         format!("rank {from}")
                     } else {
@@ -195,8 +189,8 @@ fn worst(out: &mut String, ranks: &Ranks) -> fmt::Result {
             esc(group, 60),
             count(worst.elements),
             time(worst.offset_ns),
-            number(ranks, worst.last),
-            number(ranks, worst.waited.0),
+            ranks.number(worst.last),
+            ranks.number(worst.waited.0),
             time(worst.waited.1),
             time(worst.all_ns)
         )?;
@@ -235,7 +229,7 @@ fn table(out: &mut String, ranks: &Ranks) -> fmt::Result {
     for at in &listed {
         let rank = &ranks.ranks[*at];
         let step = &rank.per_step;
-        write!(out, "<tr><td class=\"n\">{}", number(ranks, *at))?;
+        write!(out, "<tr><td class=\"n\">{}", ranks.number(*at))?;
         let times = [step.time_ns, step.busy_ns, step.communication_ns];
         let parts = Part::ALL.iter().map(|part| rank.digest.parts.ns(*part));
         let waits = [ranks.waits_ns[*at], ranks.late_ns[*at]];
