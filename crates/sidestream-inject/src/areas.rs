@@ -86,14 +86,7 @@ const MAX_ROWS: usize = 256;
 impl Area {
     /// Bytes in a row.
     pub fn of_bytes(start: u64, bytes: u64) -> Area {
-        Area {
-            start,
-            width: bytes,
-            pitch: bytes,
-            rows: 1,
-            slice: bytes,
-            slices: 1,
-        }
+        Area::of_rows(start, bytes, bytes, 1)
     }
 
     /// Rows of bytes.

@@ -78,10 +78,7 @@ struct Coverage {
 struct Flying {
     number: u32,
     stream: u64,
-    start: usize,
-    end: usize,
-    is_upload: bool,
-    is_pinned: bool,
+    side: HostSide,
     piece: Option<Piece>,
     owner: Option<ends::Watched>,
     kept: Vec<Kept>,
@@ -118,6 +115,12 @@ struct HostSide {
     is_pinned: bool,
     /// Whether nothing is between its rows: what the host does there is its own affair.
     is_dense: bool,
+}
+
+impl HostSide {
+    fn meets(&self, start: usize, end: usize) -> bool {
+        self.start < end && start < self.end
+    }
 }
 
 /// Bytes as they were when the copy was submitted.
@@ -334,7 +337,7 @@ impl State {
                     && matches!(kind, Made::Pinned | Made::Registered)
                 {
                     let (start, end) = (word(at) as usize, end as usize);
-                    self.release(|copy| copy.start < end && start < copy.end);
+                    self.release(|copy| copy.side.meets(start, end));
                 }
             }
             _ => self.makes_or_copies(call, words, per_thread, to),
@@ -500,10 +503,7 @@ impl State {
         self.copies.push(Flying {
             number,
             stream: of,
-            start,
-            end,
-            is_upload,
-            is_pinned,
+            side,
             piece,
             owner,
             kept,
@@ -585,7 +585,7 @@ impl State {
         if self.kept_bytes == 0 {
             return;
         }
-        for copy in self.copies.iter_mut().filter(|copy| copy.is_pinned) {
+        for copy in self.copies.iter_mut().filter(|copy| copy.side.is_pinned) {
             copy.kept.retain(|kept| {
                 let stays = !kept.meets(start, end);
                 self.kept_bytes -= if stays { 0 } else { kept.bytes.len() };
@@ -623,11 +623,10 @@ impl State {
             }
             let waited_for = self.waited_for.iter_mut().map(|(_, copy)| copy);
             for copy in self.copies.iter_mut().chain(waited_for) {
-                if let Some(held) = copy.held.as_mut()
-                    && copy.start < hit.end
-                    && hit.start < copy.end
-                {
-                    held.touched.push(touched);
+                if copy.side.meets(hit.start, hit.end) {
+                    copy.held
+                        .iter_mut()
+                        .for_each(|held| held.touched.push(touched));
                 }
             }
             if hit.store {
@@ -650,8 +649,8 @@ impl State {
 
 impl Flying {
     fn is_like(&self, stream: u64, side: HostSide) -> bool {
-        (self.stream, self.start, self.end) == (stream, side.start, side.end)
-            && self.is_upload == side.is_upload
+        let place = |side: HostSide| (side.start, side.end, side.is_upload);
+        self.stream == stream && place(self.side) == place(side)
     }
 
     /// Writes which of the bytes that were saved have changed.

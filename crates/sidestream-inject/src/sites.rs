@@ -9,7 +9,7 @@ use host_guard::hits::Hit;
 use crate::python;
 use crate::ring::SharedRing;
 use crate::stack;
-use crate::wire::{FRAMES, Head, Tag};
+use crate::wire::{FRAMES, Tag};
 
 /// The places that were written.
 #[derive(Default)]
@@ -84,15 +84,7 @@ impl Sites {
                 }
                 words.extend([bias as u64, (frame - bias) as u64]);
             }
-            ring.write(
-                Head {
-                    words: 0,
-                    tag: Tag::Site,
-                    index: 0,
-                    per_thread: false,
-                },
-                &words,
-            );
+            ring.write_text(Tag::Site, &words, &[]);
         }
         site
     }

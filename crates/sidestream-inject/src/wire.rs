@@ -117,24 +117,10 @@ impl Heard {
 impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
+        use Tag::*;
         const ALL: [Tag; 17] = [
-            Tag::Call,
-            Tag::Kernel,
-            Tag::Problem,
-            Tag::Skip,
-            Tag::Module,
-            Tag::Site,
-            Tag::Line,
-            Tag::Name,
-            Tag::Activity,
-            Tag::Range,
-            Tag::Began,
-            Tag::Dropped,
-            Tag::Stopped,
-            Tag::Host,
-            Tag::HostEnd,
-            Tag::Proof,
-            Tag::Returned,
+            Call, Kernel, Problem, Skip, Module, Site, Line, Name, Activity, Range, Began, Dropped,
+            Stopped, Host, HostEnd, Proof, Returned,
         ];
         ALL.into_iter().find(|tag| *tag as u8 == number)
     }
