@@ -18,8 +18,8 @@ pub(super) struct Watch {
     sink: Box<dyn Sink>,
 }
 
-impl Watch {
-    pub(super) fn new() -> Watch {
+impl Default for Watch {
+    fn default() -> Watch {
         let (findings, sink) = live(OnRace::Report, MEMORY_BYTES);
         Watch { findings, sink }
     }
@@ -39,13 +39,13 @@ pub fn main(
     json: bool,
     stacks: bool,
 ) -> Result<Exit, Failure> {
-    let mut finished = Session::start(program, options, |_, _| Ok(Watch::new()))?.listen()?;
+    let mut finished = Session::start(program, options, |_, _| Ok(Watch::default()))?.listen()?;
     let is_heard = finished.tell();
     let mut code = 2 * Exit::from(!is_heard);
-    for (of, process, watch) in finished.heard() {
-        let found = report(&of, process, &watch.findings, json)?;
+    for (of, process) in finished.heard() {
+        let found = report(&of, process, json)?;
         if stacks && !json {
-            print(stacks_of(process, &watch.findings))?;
+            print(stacks_of(process))?;
         }
         match found {
             0 => {}
@@ -57,7 +57,8 @@ pub fn main(
 }
 
 /// Prints the report of a process. Returns 1 if it has an error, 2 if not all calls were checked, else 0.
-fn report(name: &str, process: &Process, findings: &Findings, json: bool) -> Result<Exit, Failure> {
+fn report(name: &str, process: &Process<Watch>, json: bool) -> Result<Exit, Failure> {
+    let findings = &process.told.findings;
     let report = findings.report();
     let is_error = report
         .races
@@ -89,7 +90,8 @@ fn report(name: &str, process: &Process, findings: &Findings, json: bool) -> Res
 }
 
 /// Returns the native stacks of the calls that race.
-fn stacks_of(process: &mut Process, findings: &Findings) -> String {
+fn stacks_of(process: &mut Process<Watch>) -> String {
+    let findings = &process.told.findings;
     let (races, sites) = (findings.report().races, findings.sites());
     let racing = races
         .iter()

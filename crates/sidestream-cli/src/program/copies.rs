@@ -11,12 +11,12 @@ use super::translate::{Hears, Now, Process};
 /// it reads more.
 const READ_AT_ONCE: u64 = 64 << 10;
 
-impl Process {
+impl<T: Hears> Process<T> {
     /// A call that copies.
-    pub(super) fn copies(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+    pub(super) fn copies(&mut self, call: &ApiCall, now: &Now<'_>) {
         let stream = call.copies_in().map(|stream| now.word(stream));
         for copied in call.copies(now.words) {
-            self.copy(now, &copied, call.is_of_device(), stream, out);
+            self.copy(now, &copied, call.is_of_device(), stream);
         }
     }
 
@@ -27,20 +27,19 @@ impl Process {
         copied: &Copied,
         of_device: (bool, bool),
         stream: Option<u64>,
-        out: &mut dyn Hears,
     ) {
-        let (from, to, accesses) = self.sides(now, copied, of_device, out);
+        let (from, to, accesses) = self.sides(now, copied, of_device);
         let blocking = Kind::CopyBlocking { from, to };
         let blocks = stream.is_none() && may_block(blocking);
         if stream.is_none() && !now.per_thread {
-            self.blocks(now, out);
-            self.op(now, blocking, &accesses, out);
+            self.blocks(now);
+            self.op(now, blocking, &accesses);
             if blocks {
                 self.has_waited(now);
             }
             return;
         }
-        let stream = self.stream(now, stream.unwrap_or(0), out);
+        let stream = self.stream(now, stream.unwrap_or(0));
         let kind = match copied.order {
             None => Kind::Copy { stream, from, to },
             Some(order) => Kind::CopyBatch {
@@ -54,9 +53,9 @@ impl Process {
                 },
             },
         };
-        self.op(now, kind, &accesses, out);
+        self.op(now, kind, &accesses);
         if blocks {
-            self.waits(now, Kind::SyncStream { stream }, out);
+            self.waits(now, Kind::SyncStream { stream });
         }
     }
 
@@ -66,19 +65,18 @@ impl Process {
         now: &Now<'_>,
         copied: &Copied,
         of_device: (bool, bool),
-        out: &mut dyn Hears,
     ) -> (Memory, Memory, Accesses) {
         let mut accesses = Accesses::new();
         let mut side = |area: Area, is_device, mode| {
             if is_device {
-                self.found(now, area.start, area.width, out);
+                self.found(now, area.start, area.width);
             }
             let memory = self.touched(area, mode, &mut accesses);
             let (start, end) = area.bounds();
             // Memory that no call made known is the host's: the driver guesses in the same way.
             if memory.is_none() && (copied.order.is_some() || end - start > READ_AT_ONCE) {
                 for (at, bytes) in area.parts() {
-                    accesses.push(self.of_host(at, bytes, mode, out));
+                    accesses.push(self.of_host(at, bytes, mode));
                 }
             }
             memory.unwrap_or(Memory::Pageable)
@@ -88,26 +86,20 @@ impl Process {
         (from, to, accesses)
     }
 
-    pub(super) fn memset(
-        &mut self,
-        now: &Now<'_>,
-        area: Area,
-        stream: Option<u64>,
-        out: &mut dyn Hears,
-    ) {
+    pub(super) fn memset(&mut self, now: &Now<'_>, area: Area, stream: Option<u64>) {
         let mut accesses = Accesses::new();
-        self.found(now, area.start, area.width, out);
+        self.found(now, area.start, area.width);
         let to = self
             .touched(area, Mode::Write, &mut accesses)
             .unwrap_or(Memory::Device);
         match stream {
             None if !now.per_thread => {
-                self.blocks(now, out);
-                self.op(now, Kind::MemsetBlocking { to }, &accesses, out);
+                self.blocks(now);
+                self.op(now, Kind::MemsetBlocking { to }, &accesses);
             }
             stream => {
-                let stream = self.stream(now, stream.unwrap_or(0), out);
-                self.op(now, Kind::Memset { stream }, &accesses, out);
+                let stream = self.stream(now, stream.unwrap_or(0));
+                self.op(now, Kind::Memset { stream }, &accesses);
             }
         }
     }
@@ -132,12 +124,12 @@ impl Process {
     }
 
     /// Waits for values in memory and writes of them, as `CUstreamBatchMemOpParams`.
-    pub(super) fn values(&mut self, now: &Now<'_>, stream: u64, all: &[u64], out: &mut dyn Hears) {
+    pub(super) fn values(&mut self, now: &Now<'_>, stream: u64, all: &[u64]) {
         for one in all.chunks_exact(6) {
             let (address, value, flags) = (one[1], one[2], one[3]);
             match one[0] as u32 {
-                1 | 4 => self.value(now, stream, (address, value), flags, false, out),
-                2 | 5 => self.value(now, stream, (address, value), flags, true, out),
+                1 | 4 => self.value(now, stream, (address, value), flags, false),
+                2 | 5 => self.value(now, stream, (address, value), flags, true),
                 _ => {}
             }
         }
@@ -151,9 +143,8 @@ impl Process {
         (address, value): (u64, u64),
         flags: u64,
         writes: bool,
-        out: &mut dyn Hears,
     ) {
-        let stream = self.stream(now, stream, out);
+        let stream = self.stream(now, stream);
         // Flag 0 is what threads hand over.
         let fresh = FlagId(self.words.len() as u32 + 1);
         let word = *self.words.entry(address).or_insert(fresh);
@@ -182,6 +173,6 @@ impl Process {
                 compare,
             }
         };
-        self.op(now, kind, &[], out);
+        self.op(now, kind, &[]);
     }
 }

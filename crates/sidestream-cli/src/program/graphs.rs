@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use sidestream::log::{Record, limits};
 use sidestream::op::*;
-use sidestream_inject::areas::{Area, Copied};
+use sidestream_inject::areas::{Area, Copied, words_at};
 use sidestream_inject::calls::{ApiCall, Does, Part};
 
 use super::translate::{ADDRESSES, Hears, LEGACY, Now, Process};
@@ -225,13 +225,13 @@ impl Graphs {
     }
 }
 
-impl Process {
+impl<T: Hears> Process<T> {
     /// Takes a call that begins or ends a capture, or that makes, changes or launches a graph.
-    pub(super) fn graph(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+    pub(super) fn graph(&mut self, call: &ApiCall, now: &Now<'_>) {
         let word = |at| now.word(at);
         match call.what {
             Does::BeginCapture(stream, graph, nodes) => {
-                let origin = self.stream(now, word(stream), out);
+                let origin = self.stream(now, word(stream));
                 let of = &mut self.graphs;
                 of.begun += 1;
                 let key = match word(graph) {
@@ -242,7 +242,7 @@ impl Process {
                 of.captures.insert(key, Capture { origin, last });
             }
             Does::EndCapture(stream, graph) | Does::CaptureInfo(stream, graph) => {
-                let stream = self.stream(now, word(stream), out);
+                let stream = self.stream(now, word(stream));
                 let Graphs { keys, captures, .. } = &mut self.graphs;
                 for (key, _) in captures
                     .iter()
@@ -255,7 +255,7 @@ impl Process {
             }
             // Nodes that the next one did not depend on stay among those that it does.
             Does::CaptureDependencies(stream, nodes) => {
-                let stream = self.stream(now, word(stream), out);
+                let stream = self.stream(now, word(stream));
                 let Graphs {
                     graphs, captures, ..
                 } = &mut self.graphs;
@@ -265,12 +265,12 @@ impl Process {
                     }
                 }
             }
-            _ => self.change(call, now, out),
+            _ => self.change(call, now),
         }
     }
 
     /// Takes a call that makes, changes or launches a graph.
-    fn change(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+    fn change(&mut self, call: &ApiCall, now: &Now<'_>) {
         let word = |at| now.word(at);
         match call.what {
             Does::GraphClone(clone, original) => {
@@ -288,7 +288,7 @@ impl Process {
             }
             Does::GraphInstantiate(executable, graph) => {
                 let mut graph = self.graphs.at(word(graph)).clone();
-                self.inside(now, &graph, out);
+                self.inside(now, &graph);
                 // After an update, the handles of nodes remain those of the graph from which it was instantiated.
                 let old = self.graphs.executables.get(&word(executable));
                 let old = old.into_iter().flat_map(|(_, old, _)| &old.nodes);
@@ -302,7 +302,7 @@ impl Process {
                 self.graphs.spare.extend(known.map(|(id, ..)| id));
             }
             Does::GraphLaunch(executable, stream) => {
-                let (executable, stream) = (word(executable), self.stream(now, word(stream), out));
+                let (executable, stream) = (word(executable), self.stream(now, word(stream)));
                 if !self.graphs.executables.contains_key(&executable) {
                     self.graphs.set(executable, Graph::default());
                 }
@@ -318,29 +318,29 @@ impl Process {
                 };
                 let (waits, records) = (of(Class::Wait), of(Class::Record));
                 for wait in waits {
-                    self.op(now, wait, &[], out);
+                    self.op(now, wait, &[]);
                 }
-                self.op(now, Kind::GraphLaunch { stream, graph }, &accesses, out);
+                self.op(now, Kind::GraphLaunch { stream, graph }, &accesses);
                 for record in records {
-                    self.op(now, record, &[], out);
+                    self.op(now, record, &[]);
                 }
             }
             Does::Edges(graph) => self.graphs.at(word(graph)).is_vague = true,
             Does::NodeAdd(node, graph, after, _) => {
-                let mut made = self.node(call, word(node), now, out);
+                let mut made = self.node(call, word(node), now);
                 let graph = self.graphs.at(word(graph));
                 made.after = graph.named(now.array(after));
                 graph.nodes.push(made);
             }
             Does::NodeSet(node, _, Some(executable)) => {
-                let (node, executable) = (self.node(call, word(node), now, out), word(executable));
+                let (node, executable) = (self.node(call, word(node), now), word(executable));
                 let known = self.graphs.executables.get(&executable);
                 let mut graph = known.map_or(Graph::default(), |(_, graph, _)| graph.clone());
                 graph.set(node);
                 self.graphs.set(executable, graph);
             }
             Does::NodeSet(node, _, None) => {
-                let node = self.node(call, word(node), now, out);
+                let node = self.node(call, word(node), now);
                 let mut graphs = self.graphs.graphs.values_mut();
                 if let Some(graph) = graphs.find(|graph| graph.at(node.handle).is_some()) {
                     graph.set(node);
@@ -351,10 +351,10 @@ impl Process {
     }
 
     /// Returns the node that a call describes, in the place of which it is not known yet.
-    fn node(&mut self, call: &ApiCall, handle: u64, now: &Now<'_>, out: &mut dyn Hears) -> Node {
+    fn node(&mut self, call: &ApiCall, handle: u64, now: &Now<'_>) -> Node {
         let word = |at| now.word(at);
         let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
-        let (stream, mut node) = (self.stream(now, LEGACY, out), Node::default());
+        let (stream, mut node) = (self.stream(now, LEGACY), Node::default());
         node.handle = handle;
         self.graphs.making = Some(node);
         let part = call.part(now.words).unwrap_or(Part::Nothing);
@@ -362,26 +362,26 @@ impl Process {
             Part::Kernel(..) => {
                 let kernel = call.kernel(now.words).map_or(0, |[kernel, ..]| kernel);
                 let accesses = self.kernel_accesses(kernel, rest);
-                self.op(now, Kind::kernel(stream), &accesses, out);
+                self.op(now, Kind::kernel(stream), &accesses);
             }
             Part::Copy(first) => {
                 let (to, from) = Area::both_3d(now.words, first);
                 let order = None;
                 let copied = Copied { to, from, order };
-                self.copy(now, &copied, (false, false), Some(LEGACY), out);
+                self.copy(now, &copied, (false, false), Some(LEGACY));
             }
             Part::Memset(first) => {
-                let [at, pitch, each, width, height] = now.words_at(first);
+                let [at, pitch, each, width, height] = words_at(now.words, first);
                 let area = Area::of_rows(at, width.saturating_mul(each >> 32), pitch, height);
-                self.memset(now, area, Some(LEGACY), out);
+                self.memset(now, area, Some(LEGACY));
             }
             Part::Child(graph) => {
                 let child = self.graphs.at(word(graph)).clone();
                 let all = self.graphs.all(&child, 0);
-                self.op(now, Kind::kernel(stream), &all, out);
+                self.op(now, Kind::kernel(stream), &all);
             }
             Part::Conditional(_) => {
-                self.op(now, Kind::kernel(stream), &[], out);
+                self.op(now, Kind::kernel(stream), &[]);
                 let node = self.graphs.making.as_mut();
                 node.map(|node| node.bodies = rest.to_vec())
                     .unwrap_or_default()
@@ -389,20 +389,20 @@ impl Process {
             Part::Alloc(first) => {
                 let (at, bytes) = (word(first + 14), word(first + 13));
                 let kind = Kind::MallocAsync { stream };
-                self.made(now, at, bytes, Memory::Device, kind, out);
+                self.made(now, at, bytes, Memory::Device, kind);
             }
             Part::Free(at) => {
                 let range = self.memory.remove(word(at));
                 let all = range.map(|range| range.all(Mode::Write));
-                self.op(now, Kind::FreeAsync { stream }, all.as_slice(), out);
+                self.op(now, Kind::FreeAsync { stream }, all.as_slice());
             }
             Part::Record(event) | Part::Wait(event) => {
-                let event = self.event(word(event), out);
+                let event = self.event(word(event));
                 let kind = match part {
                     Part::Wait(_) => Kind::Wait { event, stream },
                     _ => Kind::Record { event, stream },
                 };
-                self.op(now, kind, &[], out);
+                self.op(now, kind, &[]);
             }
             Part::Any(_) | Part::Nothing => {}
         }
@@ -410,7 +410,7 @@ impl Process {
     }
 
     /// Tells pairs of nodes of a graph, and of its bodies, that race.
-    fn inside(&mut self, now: &Now<'_>, graph: &Graph, out: &mut dyn Hears) {
+    fn inside(&mut self, now: &Now<'_>, graph: &Graph) {
         let bodies = graph.nodes.iter().flat_map(|node| &node.bodies);
         let bodies: Vec<Graph> = bodies.map(|body| self.graphs.at(*body).clone()).collect();
         for (pair, buffer) in bodies.iter().chain([graph]).flat_map(Graph::races) {
@@ -419,12 +419,13 @@ impl Process {
             }
             let streams = self.graphs.branches.unwrap_or_else(|| {
                 ["one branch of a graph", "another branch of the graph"].map(|name| {
-                    self.declare_stream(StreamKind::NonBlocking, now.device, name.to_owned(), out)
+                    self.declare_stream(StreamKind::NonBlocking, now.device, name.to_owned())
                 })
             });
             self.graphs.branches = Some(streams);
             let name = self.memory.name(buffer);
-            out.take(&Record::buffer(Memory::Device, ADDRESSES, None, name));
+            self.told
+                .take(&Record::buffer(Memory::Device, ADDRESSES, None, name));
             let twin = BufferId(self.buffers);
             self.buffers += 1;
             for (op, stream) in pair.into_iter().zip(streams) {
@@ -432,7 +433,7 @@ impl Process {
                 now.site = op.site;
                 accesses.retain(|access| access.buffer == buffer);
                 accesses.iter_mut().for_each(|access| access.buffer = twin);
-                self.op(&now, in_stream(op.kind, stream), &accesses, out);
+                self.op(&now, in_stream(op.kind, stream), &accesses);
             }
         }
     }

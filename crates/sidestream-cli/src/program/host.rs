@@ -71,9 +71,9 @@ impl HostSeen {
     }
 }
 
-impl Process {
+impl<T: Hears> Process<T> {
     /// What the host did, by the words of its record.
-    pub(super) fn host(&mut self, head: Head, record: &[u64], out: &mut dyn Hears) {
+    pub(super) fn host(&mut self, head: Head, record: &[u64]) {
         let Some((&[who, start, end, place, before, now], name)) = record.split_first_chunk()
         else {
             return;
@@ -124,10 +124,10 @@ impl Process {
             Heard::Load | Heard::Store => format!("{name} of {bytes}"),
             Heard::End | Heard::Refused => name,
         };
-        let thread = self.thread(who as u32, out);
-        self.hand_over(thread, out);
-        self.told_by_functions(thread, out);
-        self.told_by_kernels(thread, out);
+        let thread = self.thread(who as u32);
+        self.hand_over(thread);
+        self.told_by_functions(thread);
+        self.told_by_kernels(thread);
         if heard == Heard::Refused {
             let place = self.place(place as u32, None).unwrap_or_default();
             if !self.host_seen.refused.contains(&place) {
@@ -135,7 +135,7 @@ impl Process {
             }
             return;
         }
-        let site = self.host_site(heard, &what, place as u32, out);
+        let site = self.host_site(heard, &what, place as u32);
         let (kind, mode) = match heard {
             Heard::Load => (Kind::HostAccess, Mode::Read),
             Heard::End => (Kind::FreePinned, Mode::Write),
@@ -152,13 +152,13 @@ impl Process {
                 None => self.memory.next_after(at).unwrap_or(end).min(end),
             };
             if accesses.is_empty() {
-                let access = self.of_host(at, next - at, mode, out);
+                let access = self.of_host(at, next - at, mode);
                 accesses.push(access);
             }
             at = next;
         }
         let now = self.at(thread, site);
-        self.op(&now, kind, &accesses, out);
+        self.op(&now, kind, &accesses);
     }
 
     /// How much was watched, by the words of its record.
@@ -202,21 +202,16 @@ impl Process {
     }
 
     /// An access to memory of the host that no call of CUDA made known.
-    pub(super) fn of_host(
-        &mut self,
-        start: u64,
-        bytes: u64,
-        mode: Mode,
-        out: &mut dyn Hears,
-    ) -> Access {
-        let everything = self.everything(out);
+    pub(super) fn of_host(&mut self, start: u64, bytes: u64, mode: Mode) -> Access {
+        let everything = self.everything();
         let buffer = *self.of_the_host.get_or_insert_with(|| {
             let within = Some(Within {
                 buffer: everything,
                 start: 0,
             });
             let name = "memory of the host";
-            out.take(&Record::buffer(Memory::Pageable, ADDRESSES, within, name));
+            self.told
+                .take(&Record::buffer(Memory::Pageable, ADDRESSES, within, name));
             self.buffers += 1;
             BufferId(self.buffers - 1)
         });
@@ -228,12 +223,12 @@ impl Process {
         }
     }
 
-    fn host_site(&mut self, heard: Heard, what: &str, place: u32, out: &mut dyn Hears) -> SiteId {
+    fn host_site(&mut self, heard: Heard, what: &str, place: u32) -> SiteId {
         if let Some(&known) = self.host_sites.get(&(heard as u8, place)) {
             return known;
         }
         let at = self.place(place, None);
-        let site = self.new_site(what, at.as_deref(), place, out);
+        let site = self.new_site(what, at.as_deref(), place);
         self.host_sites.insert((heard as u8, place), site);
         site
     }

@@ -24,14 +24,13 @@ mod work;
 /// the number of calls.
 #[doc(hidden)]
 pub fn take_words(mut words: &[u64]) -> u64 {
-    let mut process = translate::Process::default();
-    let mut told = check::Watch::new();
+    let mut process = translate::Process::<check::Watch>::default();
     while let Some((&first, rest)) = words.split_first() {
         let Some(head) = sidestream_inject::wire::Head::of(first) else {
             break;
         };
         let len = usize::from(head.words - 1).min(rest.len());
-        process.take(head, &rest[..len], &mut told);
+        process.take(head, &rest[..len]);
         words = &rest[len..];
     }
     process.calls

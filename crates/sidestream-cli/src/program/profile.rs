@@ -103,7 +103,7 @@ pub fn main(
     let session = Session::start(&asked.program, &options, begin)?;
     let mut code = Ok(0);
     let mut finished = session.listen_until(|all| {
-        let closed = all.iter_mut().map(|(.., recording)| recording.close());
+        let closed = all.iter_mut().map(|(_, process)| process.told.close());
         let traces: Result<Vec<_>, _> = closed.filter_map(Result::transpose).collect();
         code = traces.and_then(|traces| {
             if traces.is_empty() {
@@ -116,7 +116,7 @@ pub fn main(
     if finished.tell()
         && finished
             .heard()
-            .all(|(.., recording)| recording.events == 0)
+            .all(|(_, process)| process.told.events == 0)
     {
         tell(format_args!(
             "sidestream: {name} made no CUDA call while it was recorded"

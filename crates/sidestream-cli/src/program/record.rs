@@ -31,6 +31,7 @@ pub struct Args {
 }
 
 /// The log of a process.
+#[derive(Default)]
 struct Log {
     file: PathBuf,
     /// `None` once it cannot be written.
@@ -51,11 +52,8 @@ impl Hears for Log {
 
 impl Log {
     fn new(file: &Path) -> Result<Log, Failure> {
-        let failed = |error: &dyn std::fmt::Display| {
-            Failure::input(format!("cannot write {}: {error}", shown(file)))
-        };
-        let to = File::create(file).map_err(|error| failed(&error))?;
-        let writer = Some(Writer::new(to).map_err(|error| failed(&error))?);
+        let to = File::create(file).map_err(|error| failed(file, &error))?;
+        let writer = Some(Writer::new(to).map_err(|error| failed(file, &error))?);
         let file = file.to_owned();
         Ok(Log {
             file,
@@ -63,6 +61,10 @@ impl Log {
             error: None,
         })
     }
+}
+
+fn failed(file: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::input(format!("cannot write {}: {error}", shown(file)))
 }
 
 /// Runs the command.
@@ -80,13 +82,11 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     };
     let mut finished = Session::start(&args.program, &args.options, log)?.listen()?;
     let is_heard = finished.tell();
-    for (_, process, log) in &mut finished.processes {
+    for (_, process) in &mut finished.processes {
+        let log = &mut process.told;
         let ended = log.writer.take().map(Writer::finish);
         if let Some(error) = log.error.take().or_else(|| ended?.err()) {
-            return Err(Failure::input(format!(
-                "cannot write {}: {error}",
-                shown(&log.file)
-            )));
+            return Err(failed(&log.file, &error));
         }
         print(format_args!(
             "{}: {}\n{}",

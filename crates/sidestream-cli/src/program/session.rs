@@ -40,7 +40,7 @@ pub struct Session<T> {
     name: String,
     folder: PathBuf,
     child: Child,
-    processes: Vec<(SharedRing, Process, T)>,
+    processes: Vec<(SharedRing, Process<T>)>,
     /// Files in the folder that are open, or that cannot be.
     known: HashSet<PathBuf>,
     /// Makes the receiver of a process, by the process's number and its place among the processes.
@@ -51,15 +51,15 @@ pub struct Session<T> {
 pub struct Finished<T> {
     name: String,
     status: ExitStatus,
-    /// By process that initialized CUDA: its number, what is known of it, and its receiver.
-    pub processes: Vec<(u32, Process, T)>,
+    /// By process that initialized CUDA: its number, and what is known of it.
+    pub processes: Vec<(u32, Process<T>)>,
     problems: Vec<String>,
 }
 
 /// The time for which the command sleeps if no ring has anything new.
 const PAUSE: Duration = Duration::from_micros(500);
 
-impl<T: Hears> Session<T> {
+impl<T: Hears + Default> Session<T> {
     /// Starts a program.
     pub fn start(
         program: &[OsString],
@@ -119,7 +119,7 @@ impl<T: Hears> Session<T> {
     /// Listens until the program has ended. Calls `done` once: when all that was asked for has arrived, or at the end.
     pub fn listen_until(
         mut self,
-        done: impl FnOnce(&mut [(SharedRing, Process, T)]),
+        done: impl FnOnce(&mut [(SharedRing, Process<T>)]),
     ) -> Result<Finished<T>, Failure> {
         let mut done = Some(done);
         let mut problems = Vec::new();
@@ -133,8 +133,8 @@ impl<T: Hears> Session<T> {
             let mut is_new = true;
             while is_new {
                 is_new = false;
-                for (ring, process, told) in &mut self.processes {
-                    match ring.take(|head, record| process.take(head, record, told)) {
+                for (ring, process) in &mut self.processes {
+                    match ring.take(|head, record| process.take(head, record)) {
                         Ok(some) => is_new |= some,
                         Err(error) => {
                             ring.close();
@@ -153,7 +153,10 @@ impl<T: Hears> Session<T> {
                 }
             }
             let is_done = !self.processes.is_empty()
-                && self.processes.iter().all(|(.., told)| told.is_done());
+                && self
+                    .processes
+                    .iter()
+                    .all(|(_, process)| process.told.is_done());
             if let Some(done) = done.take_if(|_| is_done || ended.is_some()) {
                 done(&mut self.processes);
             }
@@ -165,7 +168,7 @@ impl<T: Hears> Session<T> {
         let _ = fs::remove_dir_all(&self.folder);
         let processes = self.processes.into_iter();
         let processes = processes
-            .map(|(ring, process, told)| (ring.pid, process, told))
+            .map(|(ring, process)| (ring.pid, process))
             .collect();
         Ok(Finished {
             name: self.name,
@@ -192,7 +195,11 @@ impl<T: Hears> Session<T> {
                 Ok(None) => {}
                 Ok(Some(ring)) => {
                     match (self.begin)(ring.pid, self.processes.len()) {
-                        Ok(told) => self.processes.push((ring, Process::default(), told)),
+                        Ok(told) => {
+                            let mut process = Process::default();
+                            process.told = told;
+                            self.processes.push((ring, process));
+                        }
                         Err(failure) => {
                             ring.close();
                             problems.push(failure.to_string());
@@ -210,18 +217,18 @@ impl<T: Hears> Session<T> {
 }
 
 impl<T> Finished<T> {
-    /// The processes that were heard: what to call each, what is known of it, and its receiver.
-    pub fn heard(&mut self) -> impl Iterator<Item = (String, &mut Process, &T)> {
+    /// The processes that were heard: what to call each, and what is known of it.
+    pub fn heard(&mut self) -> impl Iterator<Item = (String, &mut Process<T>)> {
         let (several, name) = (self.processes.len() > 1, &self.name);
         let all = self.processes.iter_mut();
-        let heard = all.filter(|(_, process, _)| process.problem.is_none());
-        heard.map(move |(pid, process, told)| {
+        let heard = all.filter(|(_, process)| process.problem.is_none());
+        heard.map(move |(pid, process)| {
             let process_number = if several {
                 format!(", process {pid}")
             } else {
                 String::new()
             };
-            (format!("{name}{process_number}"), process, &*told)
+            (format!("{name}{process_number}"), process)
         })
     }
 
@@ -236,7 +243,7 @@ impl<T> Finished<T> {
                 "sidestream: {name} did not initialize CUDA, so there is nothing to report"
             ));
         }
-        for (pid, process, _) in &self.processes {
+        for (pid, process) in &self.processes {
             if let Some(problem) = &process.problem {
                 tell(format_args!(
                     "sidestream: {name} (process {pid}) was not heard: {problem}"
@@ -248,7 +255,7 @@ impl<T> Finished<T> {
                 "sidestream: signal {signal} ended {name}; the report covers its calls up to there"
             ));
         }
-        let is_heard = |(_, process, _): &(u32, Process, T)| process.problem.is_none();
+        let is_heard = |(_, process): &(u32, Process<T>)| process.problem.is_none();
         self.problems.is_empty()
             && !self.processes.is_empty()
             && self.processes.iter().all(is_heard)

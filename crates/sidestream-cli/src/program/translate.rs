@@ -36,9 +36,11 @@ pub trait Hears {
     }
 }
 
-/// The state of a process, as its calls told it.
+/// A process, as its calls told of it.
 #[derive(Default)]
-pub struct Process {
+pub struct Process<T> {
+    /// Receives what it does.
+    pub told: T,
     ops: u32,
     threads: HashMap<u32, ThreadId>,
     /// By thread: the device that was told last.
@@ -133,11 +135,6 @@ pub(super) struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Returns the words from a position on.
-    pub(super) fn words_at<const N: usize>(&self, first: Word) -> [u64; N] {
-        std::array::from_fn(|at| self.word(first + at as Word))
-    }
-
     pub(super) fn word(&self, at: Word) -> u64 {
         self.words.get(usize::from(at)).copied().unwrap_or(0)
     }
@@ -151,11 +148,11 @@ impl Now<'_> {
     }
 }
 
-impl Process {
+impl<T: Hears> Process<T> {
     /// Takes a record of the ring, without its first word.
-    pub fn take(&mut self, head: Head, record: &[u64], out: &mut dyn Hears) {
+    pub fn take(&mut self, head: Head, record: &[u64]) {
         match head.tag {
-            Tag::Call => self.call(head, record, out),
+            Tag::Call => self.call(head, record),
             Tag::Kernel => {
                 if let Some((&kernel, name)) = record.split_first() {
                     self.kernels
@@ -186,7 +183,7 @@ impl Process {
             }
             Tag::Problem => self.problem = Some(remedy(&text(record, head.index))),
             Tag::Skip => {}
-            Tag::Host => self.host(head, record, out),
+            Tag::Host => self.host(head, record),
             Tag::HostEnd => self.host_ended(head, record),
             Tag::Proof => self.proved(record),
             Tag::Returned => {
@@ -195,11 +192,11 @@ impl Process {
                     .and_then(|thread| self.threads.get(&(*thread as u32)));
                 self.returned(thread.copied());
             }
-            _ => out.activity(head, record),
+            _ => self.told.activity(head, record),
         }
     }
 
-    fn call(&mut self, head: Head, record: &[u64], out: &mut dyn Hears) {
+    fn call(&mut self, head: Head, record: &[u64]) {
         let Some((before, words)) = record.split_at_checked(CALL_WORDS - 1) else {
             return;
         };
@@ -213,10 +210,10 @@ impl Process {
         }
         self.calls += 1;
         let device = self.contexts.get(&before[1]).copied().unwrap_or_default();
-        let thread = self.thread(thread, out);
-        self.hand_over(thread, out);
-        self.told_by_functions(thread, out);
-        let site = self.site(head.index, call, words, before[2] as u32, out);
+        let thread = self.thread(thread);
+        self.hand_over(thread);
+        self.told_by_functions(thread);
+        let site = self.site(head.index, call, words, before[2] as u32);
         let now = Now {
             words,
             per_thread: head.per_thread,
@@ -226,10 +223,10 @@ impl Process {
             site,
             is_waiting: call.waits(),
         };
-        self.does(call, &now, out);
+        self.does(call, &now);
     }
 
-    fn does(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+    fn does(&mut self, call: &ApiCall, now: &Now<'_>) {
         let word = |at| now.word(at);
         match call.what {
             Does::Context(context, device, shift) => {
@@ -239,70 +236,70 @@ impl Process {
             // Their handles may be those of other kernels from here on.
             Does::Unload => self.sites.retain(|(_, kernel, _), _| *kernel == 0),
             Does::StreamCreate(stream, flags) => {
-                self.stream_created(now, word(stream), word(flags), now.context, out);
+                self.stream_created(now, word(stream), word(flags), now.context);
             }
             Does::StreamCreateIn(stream, flags, context) => {
-                self.stream_created(now, word(stream), word(flags), word(context), out);
+                self.stream_created(now, word(stream), word(flags), word(context));
             }
             Does::ContextOf(context, green) => {
                 self.green.insert(word(context), word(green));
             }
             Does::ContextRecord(context, event) => {
                 // A stream that waits for all of the context's (R68).
-                let event = self.event(word(event), out);
+                let event = self.event(word(event));
                 let stream = match self.of_contexts {
                     Some(known) => known,
-                    None => self.new_stream(StreamKind::NonBlocking, now, out),
+                    None => self.new_stream(StreamKind::NonBlocking, now),
                 };
                 self.of_contexts = Some(stream);
                 for source in self.streams_of(word(context)) {
-                    self.op(now, Kind::WaitStream { stream, source }, &[], out);
+                    self.op(now, Kind::WaitStream { stream, source }, &[]);
                 }
-                self.op(now, Kind::Record { event, stream }, &[], out);
+                self.op(now, Kind::Record { event, stream }, &[]);
             }
             Does::ContextWait(context, event) => {
-                let event = self.event(word(event), out);
+                let event = self.event(word(event));
                 for stream in self.streams_of(word(context)) {
-                    self.op(now, Kind::Wait { stream, event }, &[], out);
+                    self.op(now, Kind::Wait { stream, event }, &[]);
                 }
             }
             Does::StreamDestroy(stream) => {
                 self.in_contexts.remove(&word(stream));
                 if let Some(id) = self.streams.remove(&Handle::Created(word(stream))) {
-                    self.op(now, Kind::DestroyStream { stream: id }, &[], out);
+                    self.op(now, Kind::DestroyStream { stream: id }, &[]);
                     let kind = self.kinds[id.0 as usize];
                     self.spare_streams.entry(kind).or_default().push(id);
                 }
             }
             Does::StreamSynchronize(stream) => {
-                let stream = self.stream(now, word(stream), out);
-                self.waits(now, Kind::SyncStream { stream }, out);
+                let stream = self.stream(now, word(stream));
+                self.waits(now, Kind::SyncStream { stream });
             }
             Does::StreamQuery(stream) => {
-                let stream = self.stream(now, word(stream), out);
-                self.waits(now, Kind::QueryStream { stream, done: true }, out);
+                let stream = self.stream(now, word(stream));
+                self.waits(now, Kind::QueryStream { stream, done: true });
             }
             Does::ContextSynchronize => {
                 let device = Some(now.device);
-                self.waits(now, Kind::SyncDevice { device }, out);
+                self.waits(now, Kind::SyncDevice { device });
             }
-            _ => self.events(call, now, out),
+            _ => self.events(call, now),
         }
     }
 
-    fn events(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+    fn events(&mut self, call: &ApiCall, now: &Now<'_>) {
         let word = |at| now.word(at);
         match call.what {
             Does::EventCreate(event, flags) => {
                 // `CU_EVENT_DISABLE_TIMING`.
-                let id = self.new_event(word(flags) & 2 == 0, out);
+                let id = self.new_event(word(flags) & 2 == 0);
                 self.events.insert(word(event), id);
-                self.op(now, Kind::CreateEvent { event: id }, &[], out);
+                self.op(now, Kind::CreateEvent { event: id }, &[]);
             }
             Does::EventDestroy(event) => {
                 self.foreign_events.remove(&word(event));
                 if let Some(id) = self.events.remove(&word(event)) {
-                    self.op(now, Kind::DestroyEvent { event: id }, &[], out);
+                    self.op(now, Kind::DestroyEvent { event: id }, &[]);
                     self.spare_events.push(id);
                 }
             }
@@ -310,54 +307,48 @@ impl Process {
                 self.foreign_events.insert(word(event));
             }
             Does::WaitOutside(stream) => {
-                let stream = Some(self.stream(now, word(stream), out));
-                self.op(now, Kind::WaitOutside { stream }, &[], out);
+                let stream = Some(self.stream(now, word(stream)));
+                self.op(now, Kind::WaitOutside { stream }, &[]);
             }
             Does::EventWait(stream, event) if self.foreign_events.contains(&word(event)) => {
-                let stream = Some(self.stream(now, word(stream), out));
-                self.op(now, Kind::WaitOutside { stream }, &[], out);
+                let stream = Some(self.stream(now, word(stream)));
+                self.op(now, Kind::WaitOutside { stream }, &[]);
             }
             Does::EventSynchronize(event) if self.foreign_events.contains(&word(event)) => {
-                self.waits(now, Kind::WaitOutside { stream: None }, out);
+                self.waits(now, Kind::WaitOutside { stream: None });
             }
             Does::EventRecord(event, stream) => {
-                let event = self.event(word(event), out);
-                let stream = self.stream(now, word(stream), out);
-                self.op(now, Kind::Record { event, stream }, &[], out);
+                let event = self.event(word(event));
+                let stream = self.stream(now, word(stream));
+                self.op(now, Kind::Record { event, stream }, &[]);
             }
             Does::EventWait(stream, event) => {
-                let event = self.event(word(event), out);
-                let stream = self.stream(now, word(stream), out);
-                self.op(now, Kind::Wait { stream, event }, &[], out);
+                let event = self.event(word(event));
+                let stream = self.stream(now, word(stream));
+                self.op(now, Kind::Wait { stream, event }, &[]);
             }
             Does::EventSynchronize(event) => {
-                let event = self.event(word(event), out);
-                self.waits(now, Kind::SyncEvent { event }, out);
+                let event = self.event(word(event));
+                self.waits(now, Kind::SyncEvent { event });
             }
             Does::EventQuery(event) => {
-                let event = self.event(word(event), out);
-                self.waits(now, Kind::QueryEvent { event, done: true }, out);
+                let event = self.event(word(event));
+                self.waits(now, Kind::QueryEvent { event, done: true });
             }
             // A time that was returned: both events were complete.
             Does::EventElapsed(from, to) => {
                 for event in [from, to] {
-                    let event = self.event(word(event), out);
-                    self.waits(now, Kind::QueryEvent { event, done: true }, out);
+                    let event = self.event(word(event));
+                    self.waits(now, Kind::QueryEvent { event, done: true });
                 }
             }
-            _ => self.memory_or_work(call, now, out),
+            _ => self.memory_or_work(call, now),
         }
     }
 
     // -------------------------------------------------------------- what calls name
 
-    pub(super) fn op(
-        &mut self,
-        now: &Now<'_>,
-        kind: Kind,
-        accesses: &[Access],
-        out: &mut dyn Hears,
-    ) {
+    pub(super) fn op(&mut self, now: &Now<'_>, kind: Kind, accesses: &[Access]) {
         let op = Op {
             id: OpId(self.ops),
             thread: now.thread,
@@ -370,31 +361,24 @@ impl Process {
             return;
         }
         self.ops += 1;
-        out.take(&Record::op(&op));
+        self.told.take(&Record::op(&op));
     }
 
     /// A call by which its thread waits for the device, or learns that it has completed something.
-    pub(super) fn waits(&mut self, now: &Now<'_>, kind: Kind, out: &mut dyn Hears) {
-        self.op(now, kind, &[], out);
+    pub(super) fn waits(&mut self, now: &Now<'_>, kind: Kind) {
+        self.op(now, kind, &[]);
         self.has_waited(now);
     }
 
-    fn stream_created(
-        &mut self,
-        now: &Now<'_>,
-        handle: u64,
-        flags: u64,
-        context: u64,
-        out: &mut dyn Hears,
-    ) {
+    fn stream_created(&mut self, now: &Now<'_>, handle: u64, flags: u64, context: u64) {
         let kind = match flags & 1 {
             0 => StreamKind::Blocking,
             _ => StreamKind::NonBlocking,
         };
-        let id = self.new_stream(kind, now, out);
+        let id = self.new_stream(kind, now);
         self.streams.insert(Handle::Created(handle), id);
         self.in_contexts.insert(handle, context);
-        self.op(now, Kind::CreateStream { stream: id }, &[], out);
+        self.op(now, Kind::CreateStream { stream: id }, &[]);
     }
 
     /// Returns the streams that were created in a context, or in the green context that it is.
@@ -425,28 +409,28 @@ impl Process {
     }
 
     /// Memory of a device that no call made known, such as a variable of the program.
-    pub(super) fn found(&mut self, now: &Now<'_>, at: u64, bytes: u64, out: &mut dyn Hears) {
+    pub(super) fn found(&mut self, now: &Now<'_>, at: u64, bytes: u64) {
         if self.memory.at(at).is_none() {
-            self.made(now, at, bytes, Memory::Device, Kind::CudaMalloc, out);
+            self.made(now, at, bytes, Memory::Device, Kind::CudaMalloc);
         }
     }
 
     /// Declares what calls without a stream use: the thread's device, and its legacy stream.
-    pub(super) fn blocks(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
-        self.stream(now, LEGACY, out);
-        self.current(now, out);
+    pub(super) fn blocks(&mut self, now: &Now<'_>) {
+        self.stream(now, LEGACY);
+        self.current(now);
     }
 
     /// Tells the device in whose context the thread is.
-    pub(super) fn current(&mut self, now: &Now<'_>, out: &mut dyn Hears) {
+    pub(super) fn current(&mut self, now: &Now<'_>) {
         let told = &mut self.devices[now.thread.0 as usize];
         if std::mem::replace(told, now.device) != now.device {
-            self.op(now, Kind::SetDevice { device: now.device }, &[], out);
+            self.op(now, Kind::SetDevice { device: now.device }, &[]);
         }
     }
 
     /// If another thread has waited since, what it knows counts as known to this one.
-    pub(super) fn hand_over(&mut self, thread: ThreadId, out: &mut dyn Hears) {
+    pub(super) fn hand_over(&mut self, thread: ThreadId) {
         let last = self.last.replace(thread);
         let Some(waited) = self
             .waited
@@ -460,7 +444,7 @@ impl Process {
             (thread, Kind::WaitFlag { flag }),
         ] {
             let now = self.aside(thread);
-            self.op(&now, kind, &[], out);
+            self.op(&now, kind, &[]);
         }
     }
 
@@ -483,28 +467,28 @@ impl Process {
     }
 
     /// A function in a stream may have told the thread that it ran, by means that are not seen.
-    pub(super) fn told_by_functions(&mut self, thread: ThreadId, out: &mut dyn Hears) {
+    pub(super) fn told_by_functions(&mut self, thread: ThreadId) {
         let known = &mut self.known_functions[thread.0 as usize];
         if std::mem::replace(known, self.host_functions) != self.host_functions {
             let now = self.aside(thread);
-            self.waits(&now, Kind::WaitOutside { stream: None }, out);
+            self.waits(&now, Kind::WaitOutside { stream: None });
         }
     }
 
     /// So may a kernel that writes memory of the host. That is a rare way to order calls, but not accesses of the host.
-    pub(super) fn told_by_kernels(&mut self, thread: ThreadId, out: &mut dyn Hears) {
+    pub(super) fn told_by_kernels(&mut self, thread: ThreadId) {
         if self.known_tellers.insert(thread, self.tellers).unwrap_or(0) != self.tellers {
             let now = self.aside(thread);
-            self.waits(&now, Kind::WaitOutside { stream: None }, out);
+            self.waits(&now, Kind::WaitOutside { stream: None });
         }
     }
 
-    pub(super) fn thread(&mut self, number: u32, out: &mut dyn Hears) -> ThreadId {
+    pub(super) fn thread(&mut self, number: u32) -> ThreadId {
         if let Some(&known) = self.threads.get(&number) {
             return known;
         }
         if self.threads.is_empty() {
-            out.take(&Record::site("handed over between threads"));
+            self.told.take(&Record::site("handed over between threads"));
             self.made_at.push(String::new());
             self.place_of.push(0);
             self.sites.insert((u16::MAX, 0, 0), SiteId(0));
@@ -514,7 +498,7 @@ impl Process {
             0 => "main".to_owned(),
             _ => format!("thread {number}"),
         };
-        out.take(&Record::thread(name));
+        self.told.take(&Record::thread(name));
         self.threads.insert(number, id);
         self.devices.push(DeviceId(0));
         self.known_functions.push(0);
@@ -543,14 +527,7 @@ impl Process {
         Some(self.symbols.site(&stack, kernel))
     }
 
-    fn site(
-        &mut self,
-        row: u16,
-        call: &ApiCall,
-        words: &[u64],
-        place: u32,
-        out: &mut dyn Hears,
-    ) -> SiteId {
+    fn site(&mut self, row: u16, call: &ApiCall, words: &[u64], place: u32) -> SiteId {
         let kernel = call.kernel(words).map_or(0, |[kernel, ..]| kernel);
         if let Some(&known) = self.sites.get(&(row, kernel, place)) {
             return known;
@@ -559,19 +536,13 @@ impl Process {
         let named = named.filter(|name| !name.is_empty());
         let what = named.as_deref().unwrap_or(call.name);
         let at = self.place(place, named.as_deref());
-        let fresh = self.new_site(what, at.as_deref(), place, out);
+        let fresh = self.new_site(what, at.as_deref(), place);
         self.sites.insert((row, kernel, place), fresh);
         fresh
     }
 
-    pub(super) fn new_site(
-        &mut self,
-        what: &str,
-        at: Option<&str>,
-        place: u32,
-        out: &mut dyn Hears,
-    ) -> SiteId {
-        out.take(&Record::site(match at {
+    pub(super) fn new_site(&mut self, what: &str, at: Option<&str>, place: u32) -> SiteId {
+        self.told.take(&Record::site(match at {
             Some(at) => format!("{what} at {at}"),
             None => what.to_owned(),
         }));
@@ -586,7 +557,7 @@ impl Process {
         SiteId(self.made_at.len() as u32 - 1)
     }
 
-    pub(super) fn stream(&mut self, now: &Now<'_>, handle: u64, out: &mut dyn Hears) -> StreamId {
+    pub(super) fn stream(&mut self, now: &Now<'_>, handle: u64) -> StreamId {
         let handle = match handle {
             0 if !now.per_thread => Handle::Legacy(now.device),
             LEGACY => Handle::Legacy(now.device),
@@ -601,12 +572,12 @@ impl Process {
             Handle::PerThread(..) => StreamKind::PerThread,
             Handle::Created(_) => StreamKind::Blocking,
         };
-        let id = self.new_stream(kind, now, out);
+        let id = self.new_stream(kind, now);
         self.streams.insert(handle, id);
         id
     }
 
-    fn new_stream(&mut self, kind: StreamKind, now: &Now<'_>, out: &mut dyn Hears) -> StreamId {
+    fn new_stream(&mut self, kind: StreamKind, now: &Now<'_>) -> StreamId {
         let device = now.device;
         // A stream of its own has a name of its own, until there are many.
         let spare = self.spare_streams.get_mut(&(device, kind));
@@ -628,7 +599,7 @@ impl Process {
                 )
             }
         };
-        self.declare_stream(kind, device, name, out)
+        self.declare_stream(kind, device, name)
     }
 
     pub(super) fn declare_stream(
@@ -636,28 +607,28 @@ impl Process {
         kind: StreamKind,
         device: DeviceId,
         name: String,
-        out: &mut dyn Hears,
     ) -> StreamId {
         let id = StreamId(self.declared_streams);
-        out.take(&Record::stream(kind, device, name));
+        self.told.take(&Record::stream(kind, device, name));
         self.declared_streams += 1;
         self.kinds.push((device, kind));
         id
     }
 
-    pub(super) fn event(&mut self, handle: u64, out: &mut dyn Hears) -> EventId {
+    pub(super) fn event(&mut self, handle: u64) -> EventId {
         if let Some(&known) = self.events.get(&handle) {
             return known;
         }
-        let id = self.new_event(false, out);
+        let id = self.new_event(false);
         self.events.insert(handle, id);
         id
     }
 
-    pub(super) fn new_event(&mut self, timing: bool, out: &mut dyn Hears) -> EventId {
+    pub(super) fn new_event(&mut self, timing: bool) -> EventId {
         self.spare_events.pop().unwrap_or_else(|| {
             let id = EventId(self.declared_events);
-            out.take(&Record::event(timing, None, format!("event {}", id.0)));
+            self.told
+                .take(&Record::event(timing, None, format!("event {}", id.0)));
             self.declared_events += 1;
             id
         })

@@ -7,9 +7,9 @@ use sidestream_inject::calls::{ApiCall, Does, Made, PARAMETER};
 
 use super::translate::{ADDRESSES, Hears, Now, Process};
 
-impl Process {
+impl<T: Hears> Process<T> {
     /// A call that makes or ends memory, or submits work.
-    pub(super) fn memory_or_work(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+    pub(super) fn memory_or_work(&mut self, call: &ApiCall, now: &Now<'_>) {
         let word = |at| now.word(at);
         match call.what {
             Does::Alloc(at, bytes, kind) | Does::Register(at, bytes, kind) => {
@@ -18,19 +18,19 @@ impl Process {
                     Made::Managed => Memory::Managed,
                     Made::Device | Made::Mapped | Made::Global | Made::Foreign => Memory::Device,
                 };
-                self.made(now, word(at), word(bytes), memory, Kind::CudaMalloc, out);
+                self.made(now, word(at), word(bytes), memory, Kind::CudaMalloc);
             }
             Does::AllocPitch(at, pitch, height) => {
                 let bytes = word(pitch).saturating_mul(word(height));
-                self.made(now, word(at), bytes, Memory::Device, Kind::CudaMalloc, out);
+                self.made(now, word(at), bytes, Memory::Device, Kind::CudaMalloc);
             }
             Does::AllocAsync(at, bytes, stream) => {
-                let stream = self.stream(now, word(stream), out);
+                let stream = self.stream(now, word(stream));
                 for event in self.memory.reused(word(at), word(bytes), stream) {
-                    self.op(now, Kind::Wait { stream, event }, &[], out);
+                    self.op(now, Kind::Wait { stream, event }, &[]);
                 }
                 let kind = Kind::MallocAsync { stream };
-                self.made(now, word(at), word(bytes), Memory::Device, kind, out);
+                self.made(now, word(at), word(bytes), Memory::Device, kind);
             }
             Does::Free(at, kind) => {
                 if let Some(range) = self.memory.remove(word(at)) {
@@ -41,71 +41,71 @@ impl Process {
                             stream_ordered: range.stream_ordered,
                         },
                     };
-                    self.current(now, out);
-                    self.op(now, kind, &[range.all(Mode::Write)], out);
+                    self.current(now);
+                    self.op(now, kind, &[range.all(Mode::Write)]);
                 }
             }
             Does::FreeAsync(at, stream) => {
-                let stream = self.stream(now, word(stream), out);
+                let stream = self.stream(now, word(stream));
                 if let Some(range) = self.memory.remove(word(at)) {
                     let (kind, all) = (Kind::FreeAsync { stream }, [range.all(Mode::Write)]);
-                    self.op(now, kind, &all, out);
+                    self.op(now, kind, &all);
                     // The pool may hand the memory on to another stream, and orders that itself (R32).
                     let event = match self.memory.free_event(range.start) {
                         Some(event) => event,
-                        None => self.new_event(false, out),
+                        None => self.new_event(false),
                     };
-                    self.op(now, Kind::Record { event, stream }, &[], out);
+                    self.op(now, Kind::Record { event, stream }, &[]);
                     self.memory.freed(&range, stream, event);
                 }
             }
-            _ => self.work(call, now, out),
+            _ => self.work(call, now),
         }
     }
 
-    fn work(&mut self, call: &ApiCall, now: &Now<'_>, out: &mut dyn Hears) {
+    fn work(&mut self, call: &ApiCall, now: &Now<'_>) {
         let word = |at| now.word(at);
         match call.what {
             Does::Copy(..)
             | Does::Copy2D(..)
             | Does::Copy3D(..)
             | Does::CopyBatch(..)
-            | Does::CopyWith(..) => self.copies(call, now, out),
+            | Does::CopyWith(..) => self.copies(call, now),
             Does::WriteValue(stream, at, value, flags, shift) => {
                 let at = (word(at), word(value));
-                self.value(now, word(stream), at, word(flags) >> shift, true, out);
+                self.value(now, word(stream), at, word(flags) >> shift, true);
             }
             Does::WaitValue(stream, at, value, flags, shift) => {
                 let at = (word(at), word(value));
-                self.value(now, word(stream), at, word(flags) >> shift, false, out);
+                self.value(now, word(stream), at, word(flags) >> shift, false);
             }
-            Does::Values(stream, all) => self.values(now, word(stream), now.array(all), out),
+            Does::Values(stream, all) => self.values(now, word(stream), now.array(all)),
             Does::Memset(at, count, bytes, stream) => {
                 let bytes = word(count).saturating_mul(u64::from(bytes));
-                self.memset(now, Area::of_bytes(word(at), bytes), stream.map(word), out);
+                self.memset(now, Area::of_bytes(word(at), bytes), stream.map(word));
             }
             Does::Memset2D(at, pitch, width, height, bytes, stream) => {
                 let width = word(width).saturating_mul(u64::from(bytes));
                 let area = Area::of_rows(word(at), width, word(pitch), word(height));
-                self.memset(now, area, stream.map(word), out);
+                self.memset(now, area, stream.map(word));
             }
             Does::Launch(kernel, stream, ..) => {
                 let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
-                self.launch(now, word(kernel), word(stream), false, rest, out);
+                self.launch(now, word(kernel), word(stream), false, rest);
             }
             Does::LaunchEx(kernel, config, ..) => {
                 let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
                 // `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
                 let mut attributes = now.array(config + 7).chunks_exact(9);
                 let early = attributes.any(|one| one[0] as u32 == 6 && one[1] as u32 != 0);
-                self.launch(now, word(kernel), word(config + 4), early, rest, out);
+                self.launch(now, word(kernel), word(config + 4), early, rest);
             }
             Does::HostFunction(stream) => {
-                let (stream, raises) = (self.stream(now, word(stream), out), None);
-                self.op(now, Kind::HostFunc { stream, raises }, &[], out);
+                let (stream, raises) = (self.stream(now, word(stream)), None);
+                self.op(now, Kind::HostFunc { stream, raises }, &[]);
                 self.host_functions += 1;
             }
-            _ => self.graph(call, now, out),
+            _ => self.graph(call, now),
         }
     }
 
@@ -116,17 +116,16 @@ impl Process {
         stream: u64,
         is_dependent: bool,
         rest: &[u64],
-        out: &mut dyn Hears,
     ) {
-        self.current(now, out);
-        let stream = self.stream(now, stream, out);
+        self.current(now);
+        let stream = self.stream(now, stream);
         let accesses = self.kernel_accesses(kernel, rest);
         let kind = if is_dependent {
             Kind::DependentKernel { stream }
         } else {
             Kind::kernel(stream)
         };
-        self.op(now, kind, &accesses, out);
+        self.op(now, kind, &accesses);
         // The host may learn from what the kernel writes there that it ran.
         let mut written = accesses.iter().filter(|access| access.mode != Mode::Read);
         let tells = written.any(|access| self.memory.is_pinned(access.buffer));
@@ -161,19 +160,11 @@ impl Process {
         accesses
     }
 
-    pub(super) fn made(
-        &mut self,
-        now: &Now<'_>,
-        at: u64,
-        bytes: u64,
-        memory: Memory,
-        kind: Kind,
-        out: &mut dyn Hears,
-    ) {
+    pub(super) fn made(&mut self, now: &Now<'_>, at: u64, bytes: u64, memory: Memory, kind: Kind) {
         if at == 0 || bytes == 0 || at.saturating_add(bytes) > ADDRESSES {
             return;
         }
-        let everything = self.everything(out);
+        let everything = self.everything();
         let buffers = &mut self.buffers;
         let stream_ordered = matches!(kind, Kind::MallocAsync { .. });
         let range = self.memory.add(at, bytes, memory, stream_ordered, || {
@@ -187,20 +178,21 @@ impl Process {
                     .get(now.site.0 as usize)
                     .map_or("", String::as_str)
             );
-            out.take(&Record::buffer(memory, bytes, within, name));
+            self.told.take(&Record::buffer(memory, bytes, within, name));
             *buffers += 1;
             BufferId(*buffers - 1)
         });
         range.is_of_graph = self.graphs.is_captured(kind);
         let all = [range.all(Mode::Write)];
-        self.op(now, kind, &all[usize::from(!stream_ordered)..], out);
+        self.op(now, kind, &all[usize::from(!stream_ordered)..]);
     }
 
     /// The buffer in which all others lie.
-    pub(super) fn everything(&mut self, out: &mut dyn Hears) -> BufferId {
+    pub(super) fn everything(&mut self) -> BufferId {
         *self.everything.get_or_insert_with(|| {
             let name = "all memory";
-            out.take(&Record::buffer(Memory::Device, ADDRESSES, None, name));
+            self.told
+                .take(&Record::buffer(Memory::Device, ADDRESSES, None, name));
             self.buffers += 1;
             BufferId(self.buffers - 1)
         })
