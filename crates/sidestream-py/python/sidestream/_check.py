@@ -429,7 +429,7 @@ class CheckedRun(Result):
         if self._steps is not None:
             operations += f" of {self._steps.shown}"
         if self._simulation is not None:
-            devices = len(self._simulation.devices)
+            devices = self._simulation.streams.count
             operations += " on a simulated GPU" if devices == 1 else f" on {devices} simulated GPUs"
         parts = [f"{races} in {operations}"]
         if found.ended is not None:

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.cuda import _gpu_trace
 
 from sidestream._check_hooks import put
 from sidestream._simulated import device, engine, graphs, operators, refusals, runtime, streams, tensor
-from sidestream._simulated.allocator import DeviceAllocator, PinnedCache
+from sidestream._simulated.allocator import DeviceAllocator
 
 
 #: Numbers of the simulations of this process. Tensors and events may outlive their simulation, and do not
@@ -35,33 +34,10 @@ class Simulation:
     def __init__(self, count: int) -> None:
         self.streams = streams.Streams(count)
         first = next(_numbers) * count
-        self.devices = [torch.device("cuda", index) for index in range(count)]
-        self.allocators = [
-            DeviceAllocator(
-                index,
-                device,
-                self.streams,
-                first + index,
-                lambda address: _gpu_trace.MemoryAllocationCallbacks.fire_callbacks(address),
-                self._freed,
-            )
-            for index, device in enumerate(self.devices)
-        ]
+        self.allocators = [DeviceAllocator(index, self.streams, first + index) for index in range(count)]
         self.refusals = refusals.Refusals()
-        self.runtime = runtime.Runtime(
-            lambda index: device.free_memory(self.allocators[self.index_of(index)]), self.refusals.refused
-        )
-        self.operators = operators.Operators(
-            self.streams, self.devices, self.allocators, PinnedCache(), self.index_of, self.refusals.refused
-        )
-
-    def _freed(self, address: int) -> None:
-        # Memory that dies after the simulation must not be reported to a later check.
-        if not self.streams.is_over:
-            _gpu_trace.MemoryDeallocationCallbacks.fire_callbacks(address)
-
-    def index_of(self, device: Any) -> int:
-        return streams.index_of(device, self.streams)
+        self.runtime = runtime.Runtime(self.streams, self.allocators, self.refusals.refused)
+        self.operators = operators.Operators(self.streams, self.allocators, self.refusals.refused)
 
     @property
     def skipped(self) -> tuple[str, ...]:
@@ -100,14 +76,14 @@ def simulated(count: int = 1) -> Iterator[Simulation]:
 
 def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
     """Return the attributes that are replaced while a GPU is simulated, with their owners."""
-    all_streams, index_of, devices = simulation.streams, simulation.index_of, simulation.devices
+    all_streams, allocators = simulation.streams, simulation.allocators
     stream, external, event = streams.classes(all_streams)
     classes = {"Stream": stream, "ExternalStream": external, "Event": event}
-    classes["CUDAGraph"] = graphs.graph_class(all_streams, simulation.allocators)
-    core = device.of_core(all_streams, simulation.allocators, index_of)
+    classes["CUDAGraph"] = graphs.graph_class(all_streams, allocators)
+    core = device.of_core(all_streams, allocators)
     registered = simulation.runtime.is_registered
-    of_tensor = tensor.attributes(index_of, devices, registered)
-    generator = _generator(index_of, devices)
+    of_tensor = tensor.attributes(all_streams, registered)
+    generator = _generator(all_streams)
     of_any_device = {
         "Stream": streams.of_any_device(torch.Stream, stream),
         "Event": streams.of_any_device(torch.Event, event),
@@ -117,7 +93,7 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
         (
             torch.cuda,
             {
-                **device.of_module(all_streams, simulation.allocators, index_of, classes),
+                **device.of_module(all_streams, allocators, core, classes),
                 "_cudart": simulation.runtime,
             },
         ),
@@ -144,7 +120,7 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
         (torch.Tensor, of_tensor),
         (
             torch.UntypedStorage,
-            tensor.storage_attributes(index_of, devices, simulation.operators.adopt_storage, registered),
+            tensor.storage_attributes(all_streams, simulation.operators.adopt_storage, registered),
         ),
         (
             torch,
@@ -158,16 +134,12 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
         (torch.autograd.profiler.profile, {"__init__": _profile(torch.autograd.profiler.profile.__init__)}),
         (
             torch.autograd,
-            {
-                "_engine_run_backward": engine.run_backward(
-                    all_streams, tensor.memory_of, torch.autograd._engine_run_backward
-                )
-            },
+            {"_engine_run_backward": engine.run_backward(all_streams, torch.autograd._engine_run_backward)},
         ),
     ]
 
 
-def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
+def _generator(all_streams: streams.Streams) -> type:
     """Return the replacement for ``torch.Generator``: a device generator draws as the CPU generator does."""
     plain: Any = torch._C.Generator
 
@@ -181,7 +153,7 @@ def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
             if named.type != "cuda":
                 return plain(device)
             made = type.__call__(cls)
-            made.of = devices[index_of(named)]
+            made.of = all_streams.device_of(named)
             return made
 
     class Generator(plain, metaclass=Kind):  # type: ignore[misc]

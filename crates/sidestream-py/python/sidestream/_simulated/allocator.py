@@ -5,11 +5,11 @@ device data is stored at these addresses: a tensor's values are in host memory. 
 from __future__ import annotations
 
 import bisect
-import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
+
+from torch.cuda import _gpu_trace
 
 from sidestream._simulated.streams import Streams
 from sidestream._system import fresh_memory
@@ -44,15 +44,12 @@ def rounded(size: int, to: int) -> int:
 
 
 class Block:
-    """A piece of a segment."""
+    """A piece of a segment that is in use, or waits for other streams."""
 
-    __slots__ = ("address", "free", "freed_at", "key", "next", "noted", "previous", "size", "turn")
+    __slots__ = ("address", "freed_at", "key", "noted", "size", "turn")
 
     def __init__(self, address: int, size: int, key: tuple[int, bool, int]) -> None:
         self.address, self.size, self.key = address, size, key
-        self.free = True
-        self.previous: Block | None = None
-        self.next: Block | None = None
         #: The streams on which it was recorded, besides its home stream.
         self.noted: set[int] = set()
         #: The time at which it was freed, and the number of allocations before that.
@@ -82,20 +79,14 @@ class DeviceAllocator:
     or is so far ahead that CUDA must have made it wait. Until then their work counts as pending.
     """
 
-    def __init__(
-        self,
-        index: int,
-        device: Any,
-        streams: Streams,
-        number: int,
-        allocated: Callable[[int], None],
-        freed: Callable[[int], None],
-    ) -> None:
-        self.index, self.device, self._streams = index, device, streams
-        self._allocated, self._freed = allocated, freed
+    def __init__(self, index: int, streams: Streams, number: int) -> None:
+        self.index, self.device, self._streams = index, streams.devices[index], streams
         self._pending: deque[Block] = deque()
         self._looked_at, self._turns = 0, 0
-        self._free: dict[tuple[int, bool, int], list[tuple[int, int, Block]]] = {}
+        #: The free pieces: of each kind by size and address, and each by its start and by its end.
+        self._free: dict[tuple[int, bool, int], list[tuple[int, int]]] = {}
+        self._ends: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
         self._segments: dict[int, int] = {}
         self._next = DEVICE_BASE + number % DEVICES * DEVICE_SPAN
         # Storages may die at any time, even during a search for a block.
@@ -118,15 +109,16 @@ class DeviceAllocator:
             block = self._found(
                 size_rounded, (self.pool if self._streams.here.capture is not None else 0, is_small, stream)
             )
-            block.free = False
             self.live[block.address] = block
             self.bytes += block.size
             self.peak_bytes = max(self.peak_bytes, self.bytes)
-        self._allocated(block.address)
+        self._streams.tell(_gpu_trace.MemoryAllocationCallbacks, self.index, block.address)
         return Memory(self, block, size)
 
     def release(self, block: Block) -> None:
-        self._freed(block.address)
+        # Memory that dies after the simulation must not be reported to a later check.
+        if not self._streams.is_over:
+            _gpu_trace.MemoryDeallocationCallbacks.fire_callbacks(block.address)
         block.freed_at, block.turn = self._streams.now(), self._turns
         self._returned.append(block)
 
@@ -138,15 +130,18 @@ class DeviceAllocator:
     def reserved_bytes(self) -> int:
         return sum(self._segments.values())
 
+    def free_and_total_bytes(self) -> tuple[int, int]:
+        return CAPACITY_BYTES - self.reserved_bytes(), CAPACITY_BYTES
+
     def empty_cache(self) -> None:
         """Free the segments that are not in use."""
         with self._lock:
             self._take_back()
-            for blocks in self._free.values():
-                whole = [entry for entry in blocks if self._segments.get(entry[1]) == entry[0]]
-                for entry in whole:
-                    blocks.remove(entry)
-                    del self._segments[entry[1]]
+            for key, pieces in self._free.items():
+                for size, start in tuple(pieces):
+                    if self._segments.get(start) == size:
+                        self._remove(key, start, start + size)
+                        del self._segments[start]
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Return the blocks that are in use or wait for other streams, in the form of
@@ -194,79 +189,72 @@ class DeviceAllocator:
             self._free_again(self._pending.popleft())
 
     def _free_again(self, block: Block) -> None:
-        block.noted.clear()
-        block.free = True
-        for other in (block.previous, block.next):
-            if other is not None and other.free:
-                self._remove(other)
-                block = _merged(block, other)
-        bisect.insort(self._free.setdefault(block.key, []), (block.size, block.address, block))
+        """Merge a block with the free pieces beside it."""
+        start, end = block.address, block.address + block.size
+        if start in self._starts:
+            start = self._remove(block.key, self._starts[start], start)[0]
+        if end in self._ends:
+            end = self._remove(block.key, end, self._ends[end])[1]
+        self._add(block.key, start, end)
 
-    def _remove(self, block: Block) -> None:
-        blocks = self._free[block.key]
-        del blocks[bisect.bisect_left(blocks, (block.size, block.address))]
+    def _add(self, key: tuple[int, bool, int], start: int, end: int) -> None:
+        bisect.insort(self._free[key], (end - start, start))
+        self._ends[start], self._starts[end] = end, start
+
+    def _remove(self, key: tuple[int, bool, int], start: int, end: int) -> tuple[int, int]:
+        pieces = self._free[key]
+        del pieces[bisect.bisect_left(pieces, (end - start, start))], self._ends[start], self._starts[end]
+        return start, end
 
     def _found(self, size: int, key: tuple[int, bool, int]) -> Block:
-        blocks = self._free.setdefault(key, [])
-        at = bisect.bisect_left(blocks, (size, 0))
-        block = blocks.pop(at)[2] if at < len(blocks) else self._segment(size, key)
-        left = block.size - size
+        pieces = self._free.setdefault(key, [])
+        at = bisect.bisect_left(pieces, (size, 0))
+        if at == len(pieces):
+            self._add_segment(size, key)
+        length, start = pieces[at]
+        self._remove(key, start, start + length)
+        left = length - size
         if left >= ROUND_BYTES if key[1] else left > SMALL_BYTES:
-            rest = Block(block.address + size, left, key)
-            rest.previous, rest.next, block.next = block, block.next, rest
-            if rest.next is not None:
-                rest.next.previous = rest
-            block.size = size
-            bisect.insort(blocks, (rest.size, rest.address, rest))
-        return block
+            self._add(key, start + size, start + length)
+            length = size
+        return Block(start, length, key)
 
-    def _segment(self, size: int, key: tuple[int, bool, int]) -> Block:
+    def _add_segment(self, size: int, key: tuple[int, bool, int]) -> None:
         if key[1]:
             size = SMALL_SEGMENT_BYTES
         elif size < LARGE_FROM_BYTES:
             size = LARGE_SEGMENT_BYTES
         else:
             size = rounded(size, SEGMENT_ROUND_BYTES)
-        block = Block(self._next, size, key)
-        self._segments[block.address] = size
+        self._segments[self._next] = size
+        self._add(key, self._next, self._next + size)
         # Leave a gap before the next segment, so that no two segments look like one.
         self._next += rounded(size, SEGMENT_ROUND_BYTES) + SEGMENT_ROUND_BYTES
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes())
-        return block
-
-
-def _merged(one: Block, other: Block) -> Block:
-    """Merge two neighbours into the one with the lower address."""
-    low, high = (one, other) if one.address < other.address else (other, one)
-    low.size += high.size
-    low.next = high.next
-    if high.next is not None:
-        high.next.previous = low
-    low.free = True
-    return low
 
 
 class Pinned:
     """A storage's pinned memory."""
 
-    __slots__ = ("address", "cache", "device", "size")
+    __slots__ = ("cache", "device", "piece")
 
-    def __init__(self, cache: PinnedCache, address: int, size: int) -> None:
-        self.cache, self.address, self.size = cache, address, size
+    def __init__(self, cache: PinnedCache, piece: tuple[int, Any, int]) -> None:
+        self.cache, self.piece = cache, piece
         self.device = None
 
     def __del__(self) -> None:
-        self.cache.returned.append((self.size, self.address))
+        self.cache.returned.append(self.piece)
 
 
 class PinnedCache:
     """PyTorch's cache of pinned memory: sizes are powers of two, and pinned memory is never unpinned."""
 
     def __init__(self) -> None:
-        self.returned: deque[tuple[int, int]] = deque()
-        self._free: dict[int, list[int]] = {}
-        self._pieces: list[tuple[int, Any]] = []
-        self._at, self._left = 0, 0
+        #: Pieces: the size, the buffer, and the offset in the buffer.
+        self.returned: deque[tuple[int, Any, int]] = deque()
+        self._free: dict[int, list[tuple[int, Any, int]]] = {}
+        self._buffer: Any = b""
+        self._at = 0
         self._lock = threading.Lock()
 
     def allocate(self, size: int) -> tuple[Pinned, Any, int]:
@@ -274,22 +262,14 @@ class PinnedCache:
         size = max(ROUND_BYTES, 1 << (max(size, 1) - 1).bit_length())
         with self._lock:
             while self.returned:
-                length, address = self.returned.popleft()
-                self._free.setdefault(length, []).append(address)
+                piece = self.returned.popleft()
+                self._free.setdefault(piece[0], []).append(piece)
             free = self._free.get(size)
-            address = free.pop() if free else self._fresh(size)
-            start, buffer = next(
-                piece for piece in reversed(self._pieces) if piece[0] <= address < piece[0] + len(piece[1])
-            )
-        return Pinned(self, address, size), buffer, address - start
+            piece = free.pop() if free else self._fresh(size)
+        return Pinned(self, piece), *piece[1:]
 
-    def _fresh(self, size: int) -> int:
-        if size > self._left:
-            length = max(size, PINNED_BYTES)
-            buffer = fresh_memory(length)
-            self._at, self._left = ctypes.addressof(ctypes.c_char.from_buffer(buffer)), length
-            self._pieces.append((self._at, buffer))
-        address = self._at
+    def _fresh(self, size: int) -> tuple[int, Any, int]:
+        if self._at + size > len(self._buffer):
+            self._buffer, self._at = fresh_memory(max(size, PINNED_BYTES)), 0
         self._at += size
-        self._left -= size
-        return address
+        return size, self._buffer, self._at - size

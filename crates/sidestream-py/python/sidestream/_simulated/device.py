@@ -64,11 +64,9 @@ def _statistics(allocator: DeviceAllocator) -> dict[str, Any]:
     }
 
 
-def of_core(
-    streams: Streams, allocators: list[DeviceAllocator], index_of: Callable[[Any], int]
-) -> dict[str, Any]:
+def of_core(streams: Streams, allocators: list[DeviceAllocator]) -> dict[str, Any]:
     """Return the replacements for functions of ``torch._C``, on which all of ``torch.cuda`` is built."""
-    here = streams.here
+    here, index_of = streams.here, streams.index_of
 
     def exchange(device: int) -> int:
         before = here.device
@@ -100,7 +98,7 @@ def of_core(
         }
 
     def free_here(*_: Any) -> tuple[int, int]:
-        return free_memory(allocators[here.device])
+        return allocators[here.device].free_and_total_bytes()
 
     def accelerator_stream(device: int) -> Any:
         return torch.cuda.current_stream(device)
@@ -162,11 +160,11 @@ def of_core(
 def of_module(
     streams: Streams,
     allocators: list[DeviceAllocator],
-    index_of: Callable[[Any], int],
+    core: dict[str, Any],
     classes: dict[str, type],
 ) -> dict[str, Any]:
     """Return the replacements for attributes of ``torch.cuda``."""
-    core = of_core(streams, allocators, index_of)
+    index_of = streams.index_of
 
     def properties(device: Any = None) -> Any:
         index_of(device)
@@ -183,18 +181,13 @@ def of_module(
         # Parts of PyTorch call the original function, which caches the device count of an earlier simulation.
         "_cached_device_count": streams.count,
         "get_device_properties": properties,
-        "mem_get_info": lambda device=None: free_memory(allocators[index_of(device)]),
+        "mem_get_info": lambda device=None: allocators[index_of(device)].free_and_total_bytes(),
         "default_generators": (torch.default_generator,) * streams.count,
         "utilization": lambda device=None: 0,
         "list_gpu_processes": lambda device=None: "",
         "graph_pool_handle": lambda: (0, streams.now()),
         "is_current_stream_capturing": lambda: streams.here.capture is not None,
     }
-
-
-def free_memory(allocator: DeviceAllocator) -> tuple[int, int]:
-    """Return the free bytes and the total bytes of a device."""
-    return CAPACITY_BYTES - allocator.reserved_bytes(), CAPACITY_BYTES
 
 
 def _grouped(group: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,14 +10,16 @@ leaves (`input_buffer.cpp` and `engine.cpp`).
 from __future__ import annotations
 
 import bisect
+import functools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.cuda import _gpu_trace
 
+from sidestream._simulated.allocator import Memory
 from sidestream._simulated.streams import Streams
+from sidestream._simulated.tensor import memory_of
 
 #: The key under which a leaf's node keeps the streams that were current when the node was created.
 _KEPT = "sidestream.streams"
@@ -26,13 +28,12 @@ _KEPT = "sidestream.streams"
 class Backward:
     """One backward pass."""
 
-    def __init__(self, streams: Streams, memory_of: Callable[[Any], Any], roots: Any, inputs: Any) -> None:
-        self.streams, self.memory_of = streams, memory_of
+    def __init__(self, streams: Streams, roots: Any, inputs: Any) -> None:
+        self.streams = streams
         self.here = streams.here
         self.outer, self.caller = self.here.backward, (self.here.device, tuple(self.here.streams))
-        #: For each node, by input: the event, the device, and the stream of the last gradient, which the node
-        #: waits for.
-        self.ready: dict[Any, dict[int, tuple[int, int, int, int]]] = {}
+        #: For each node, by input: the event that the node waits for, or 0, and the device.
+        self.ready: dict[Any, dict[int, tuple[int, int]]] = {}
         self.leaves: set[tuple[int, int]] = set()
         #: The streams of the additions that the engine makes after the node that ran last.
         self.additions: deque[tuple[int, int]] = deque()
@@ -41,11 +42,9 @@ class Backward:
         self._captured = inputs
         self._walk([_node(root) for root in roots])
         for root in roots:
-            tensor = root if isinstance(root, torch.Tensor) else None
-            memory = memory_of(tensor) if tensor is not None else None
-            if memory is not None and memory.device is not None:
-                producer = self.caller[1][memory.index]
-                self._give(_node(root), getattr(tensor, "output_nr", 0), memory, memory.index, producer)
+            memory = _device_memory_of(root)
+            if memory is not None:
+                self._give(_node(root), root.output_nr, memory, self.caller[1][memory.index])
 
     def _walk(self, left: list[Any]) -> None:
         takers: dict[Any, list[int]] = {}
@@ -61,8 +60,8 @@ class Backward:
                     takers.setdefault(after, []).append(node._sequence_nr())
         self.of = {node: self._streams_of(node, takers.get(node, ())) for node in nodes}
         for node in nodes:
-            self._hooks.append(node.register_prehook(self._begins(node)))
-            self._hooks.append(node.register_hook(self._ends(node)))
+            self._hooks.append(node.register_prehook(functools.partial(self._begin, node)))
+            self._hooks.append(node.register_hook(functools.partial(self._end, node)))
 
     def _streams_of(self, node: Any, takers: Any) -> tuple[int, ...]:
         # A function may give its node an attribute `name`, which hides the method.
@@ -83,70 +82,56 @@ class Backward:
         the current stream.
         """
         node = torch._C._current_autograd_node()
-        if node is not None and node is not self.now and node in self.of:
+        if node is not None and node in self.of:
             self._begin(node)
 
-    def _begins(self, node: Any) -> Callable[[Any], None]:
-        def begin(_: Any) -> None:
-            if node is not self.now:
-                self._begin(node)
-
-        return begin
-
-    def _begin(self, node: Any) -> None:
+    def _begin(self, node: Any, _: Any = None) -> None:
+        if node is self.now:
+            return
         self.now = node
         self.additions.clear()
         mine = self.of[node]
-        for event, device, producer, _ in self.ready.pop(node, {}).values():
+        for event, device in self.ready.pop(node, {}).values():
             if event:
-                if producer != mine[device]:
-                    self.streams.wait(event, device, mine[device])
-                _gpu_trace.EventDeletionCallbacks.fire_callbacks(event)
+                self.streams.last_wait(event, device, mine[device])
         self.here.streams[:] = mine
         self.streams.remember(self.here)
 
-    def _ends(self, node: Any) -> Callable[[Any, Any], None]:
-        edges = node.next_functions
-
-        def end(given: Any, taken: Any) -> None:
-            mine = self.of[node]
-            if not edges:
-                for gradient in taken:
-                    memory = self.memory_of(gradient) if gradient is not None else None
-                    if memory is not None and memory.device is not None:
-                        self.leaves.add((memory.index, mine[memory.index]))
-            for gradient, (after, at) in zip(given, edges, strict=False):
-                memory = self.memory_of(gradient) if gradient is not None else None
-                if memory is None or memory.device is None or after not in self.of:
-                    continue
-                self._give(after, at, memory, memory.index, mine[memory.index])
-                if self._captured:
+    def _end(self, node: Any, given: Any, taken: Any) -> None:
+        mine, edges = self.of[node], node.next_functions
+        if not edges:
+            for memory in map(_device_memory_of, taken):
+                if memory is not None:
                     self.leaves.add((memory.index, mine[memory.index]))
+        for gradient, (after, at) in zip(given, edges, strict=False):
+            memory = _device_memory_of(gradient)
+            if memory is None or after not in self.of:
+                continue
+            self._give(after, at, memory, mine[memory.index])
+            if self._captured:
+                self.leaves.add((memory.index, mine[memory.index]))
 
-        return end
-
-    def _give(self, after: Any, at: int, memory: Any, device: int, producer: int) -> None:
+    def _give(self, after: Any, at: int, memory: Memory, producer: int) -> None:
         """Pass a gradient to an input of a node."""
+        device = memory.index
         consumer = self.of[after][device]
         inputs = self.ready.setdefault(after, {})
-        before = inputs.get(at)
-        if before is None:
+        if at not in inputs:
             event = 0
             if producer != consumer:
                 memory.allocator.note(memory, consumer)
                 event = self.streams.handle()
                 self.streams.record(event, device, producer)
-            inputs[at] = (event, device, producer, 0)
+            inputs[at] = (event, device)
             return
         # A second gradient is added to the first, on the consumer's stream.
         if producer != consumer:
             self.streams.wait_stream(device, consumer, producer)
             memory.allocator.note(memory, consumer)
-        event = before[0]
+        event = inputs[at][0]
         if event:
-            self.streams.wait(event, device, consumer)
-            _gpu_trace.EventDeletionCallbacks.fire_callbacks(event)
-        inputs[at] = (0, device, consumer, 0)
+            self.streams.last_wait(event, device, consumer)
+        inputs[at] = (0, device)
         self.additions.append((device, consumer))
 
     def end(self) -> None:
@@ -161,16 +146,14 @@ class Backward:
                 self.streams.wait_stream(device, self.caller[1][device], stream)
 
 
-def run_backward(
-    streams: Streams, memory_of: Callable[[Any], Any], run: Callable[..., Any]
-) -> Callable[..., Any]:
+def run_backward(streams: Streams, run: Callable[..., Any]) -> Callable[..., Any]:
     """Return the engine's function, extended by the simulation of streams."""
 
     def run_with_streams(roots: Any, *args: Any, **kwargs: Any) -> Any:
         if streams.is_one:
             return run(roots, *args, **kwargs)
         inputs = args[3] if len(args) > 3 else kwargs.get("inputs")
-        backward = Backward(streams, memory_of, roots, inputs)
+        backward = Backward(streams, roots, inputs)
         streams.here.backward = backward
         try:
             return run(roots, *args, **kwargs)
@@ -186,3 +169,8 @@ def _node(root: Any) -> Any:
     if root.grad_fn is not None:
         return root.grad_fn
     return torch.autograd.graph.get_gradient_edge(root).node if root.requires_grad else None
+
+
+def _device_memory_of(tensor: Any) -> Memory | None:
+    memory = memory_of(tensor) if isinstance(tensor, torch.Tensor) else None
+    return memory if isinstance(memory, Memory) else None

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from sidestream._simulated.allocator import DeviceAllocator
 from sidestream._simulated.streams import Streams
-from sidestream._simulated.tensor import memory_of
+from sidestream._simulated.tensor import memory_of, tensors_in
 
 
 class Capture:
@@ -24,7 +25,7 @@ class Capture:
         self._fresh: set[int] = set()
         self._before: dict[int, tuple[Any, Any]] = {}
 
-    def begins(self, args: Any, written: list[Any]) -> None:
+    def begins(self, written: list[Any]) -> None:
         """Before an operator runs, save the earlier memory that it will write."""
         for tensor in written:
             storage = torch._C.TensorBase.untyped_storage(tensor)
@@ -33,7 +34,7 @@ class Capture:
                 self._before[key] = (storage, _bytes(storage).clone())
 
     def ends(self, run: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
-        for tensor in _tensors(result):
+        for tensor in tensors_in(result):
             key = torch._C.TensorBase.untyped_storage(tensor)._cdata
             if key not in self._before:
                 self._fresh.add(key)
@@ -49,28 +50,14 @@ def _bytes(storage: Any) -> Any:
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
-def _tensors(value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [tensor for each in value for tensor in _tensors(each)]
-    return []
-
-
 def _kept(value: Any) -> Any:
     """Return tensors with the same memory, without their autograd graph."""
-    if isinstance(value, torch.Tensor):
-        return value.detach()
-    if isinstance(value, (tuple, list)):
-        return type(value)(_kept(each) for each in value)
-    if isinstance(value, dict):
-        return {name: _kept(each) for name, each in value.items()}
-    return value
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach(), value)
 
 
 def _copied(made: Any, kept: Any) -> None:
     """Copy new results into the memory of the results of the capture."""
-    for new, old in zip(_tensors(made), _tensors(kept), strict=False):
+    for new, old in zip(tensors_in(made), tensors_in(kept), strict=False):
         if new.shape == old.shape and memory_of(new) is not memory_of(old):
             old.copy_(new)
 
@@ -88,9 +75,7 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
             # Kernels that `torch.cuda.graph` has annotated (PyTorch 2.15): none on a simulated GPU.
             self._recorded_exec_ids: set[int] = set()
 
-        def capture_begin(
-            self, pool: Any = None, capture_error_mode: str = "global", **options: Any
-        ) -> None:
+        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **options: Any) -> None:
             # Options of later PyTorch versions have no effect on the order.
             if streams.captures:
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")

@@ -8,11 +8,12 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from sidestream import _check_pinned, _check_plan
 from sidestream._simulated.allocator import DeviceAllocator, Memory, PinnedCache
 from sidestream._simulated.streams import Streams
-from sidestream._simulated.tensor import KEPT, crossing, memory_of
+from sidestream._simulated.tensor import KEPT, crossing, memory_of, tensors_in
 
 _storage_of = torch._C.TensorBase.untyped_storage
 #: Types for which the CPU lacks some operators: these run in float32.
@@ -31,14 +32,11 @@ class Operators:
     def __init__(
         self,
         streams: Streams,
-        devices: list[Any],
         allocators: list[DeviceAllocator],
-        pinned: PinnedCache,
-        index_of: Callable[[Any], int],
         refused: Callable[[str], Exception],
     ) -> None:
-        self.streams, self.devices, self.allocators, self.pinned = streams, devices, allocators, pinned
-        self.index_of, self.refused = index_of, refused
+        self.streams, self.allocators, self.refused = streams, allocators, refused
+        self.pinned = PinnedCache()
 
     def plan(self, func: Any) -> _check_plan.Plan:
         """Return the plan of an operator. The plan calls this object."""
@@ -93,7 +91,7 @@ class Operators:
                 device = kwargs.get("device")
                 if device is not None:
                     if device.type == "cuda":
-                        target = self.index_of(device)
+                        target = streams.index_of(device)
                         kwargs["device"] = _CPU
                     else:
                         target = -1
@@ -116,15 +114,14 @@ class Operators:
                     streams.stream_is_done(target, here.streams[target])
             capture = streams.here.capture if target >= 0 else None
             if capture is not None:
-                capture.begins(
-                    args,
-                    [value for at, key in written for value in _tensors((_argument(args, kwargs, at, key),))],
-                )
+                capture.begins(tensors_in([_argument(args, kwargs, at, key) for at, key in written]))
             result = self._run(op, name, args, kwargs)
             if target >= 0:
                 if makes:
                     # The sizes of a packed sequence stay on the host.
-                    self._adopt_all(result[:1] if name == "aten::_pack_padded_sequence" else result, target)
+                    made = result[:1] if name == "aten::_pack_padded_sequence" else result
+                    for tensor in tensors_in(made):
+                        self.adopt(tensor, target)
                 for at, key in written if takes else ():
                     self._adopt_written(_argument(args, kwargs, at, key), target)
                 for name_of in grows:
@@ -140,13 +137,12 @@ class Operators:
         return call
 
     def _to_copy(self, func: Any, op: Any) -> Any:
-        """Return the function for ``_to_copy``. A non-blocking copy to the host goes to pinned memory.
-        """
+        """Return the function for ``_to_copy``. A non-blocking copy to the host goes to pinned memory."""
         computed = self._computed(func, op, func._schema.name, True)
 
         def call(tensor: Any, **kwargs: Any) -> Any:
             device = kwargs.get("device")
-            is_away = device is not None and device.type == "cpu" and memory_of_any((tensor,))
+            is_away = device is not None and device.type == "cpu" and isinstance(memory_of(tensor), Memory)
             if is_away and not crossing.leaves:
                 del kwargs["device"]
                 is_away = False
@@ -206,9 +202,9 @@ class Operators:
         except (RuntimeError, NotImplementedError) as error:
             text = str(error)
             if "from the 'CPU' backend" in text or "not implemented for" in text:
-                if any(tensor.dtype in _SHORT for tensor in _tensors((*args, *kwargs.values()))):
+                if any(tensor.dtype in _SHORT for tensor in tensors_in((*args, *kwargs.values()))):
                     return _in_single(op, args, kwargs)
-                if "from the 'CPU' backend" in text and memory_of_any(args):
+                if "from the 'CPU' backend" in text and _device_of(args) is not None:
                     why = (
                         f"the operator {name} has no kernel for the CPU, which runs the operators of a "
                         "simulation"
@@ -217,13 +213,6 @@ class Operators:
             raise
 
     # ------------------------------------------------------------ memory
-
-    def _adopt_all(self, result: Any, device: int) -> None:
-        if isinstance(result, torch.Tensor):
-            self.adopt(result, device)
-        elif isinstance(result, (tuple, list)):
-            for each in result:
-                self._adopt_all(each, device)
 
     def adopt(self, tensor: Any, device: int) -> None:
         """Put a result of an operator on a device."""
@@ -238,21 +227,20 @@ class Operators:
             self.adopt_storage(storage, device)
 
     def _adopt_written(self, value: Any, device: int) -> None:
-        for tensor in _tensors((value,)):
+        for tensor in tensors_in(value):
             if tensor.dim() and memory_of(tensor) is None:
                 self.adopt(tensor, device)
 
     def adopt_storage(self, storage: Any, device: int) -> None:
-        with self.streams.on(device):
-            memory = self.allocators[device].allocate(storage.nbytes(), self.streams.current(device))
+        memory = self.allocators[device].allocate(storage.nbytes(), self.streams.current(device))
         setattr(storage, KEPT, memory)
 
     def _grown(self, tensor: Any) -> None:
         """Reallocate the simulated memory of a tensor that an operator enlarged: an out= tensor, or that of
         resize_.
         """
-        for each in tensor if isinstance(tensor, (list, tuple)) else (tensor,):
-            memory = memory_of(each) if isinstance(each, torch.Tensor) else None
+        for each in tensors_in(tensor):
+            memory = memory_of(each)
             if isinstance(memory, Memory):
                 storage = _storage_of(each)
                 if storage.nbytes() > memory.bytes:
@@ -320,11 +308,6 @@ def _cdata(tensor: Any) -> int:
         return 0
 
 
-def memory_of_any(args: Any) -> bool:
-    """Return whether a device tensor is among the arguments."""
-    return _device_of(args) is not None
-
-
 def _device_of(args: Any) -> int | None:
     for arg in args:
         if isinstance(arg, torch.Tensor):
@@ -342,45 +325,23 @@ def _argument(args: Any, kwargs: Any, at: int, name: str) -> Any:
     return args[at] if at < len(args) else kwargs.get(name)
 
 
-def _tensors(args: Any) -> list[Any]:
-    found = []
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            found.append(arg)
-        elif isinstance(arg, (list, tuple)):
-            found += _tensors(arg)
-    return found
-
-
 def _in_single(op: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator in float32 where the CPU has no kernel for a shorter type, and convert the results back
     to that type.
     """
-    short = next(tensor.dtype for tensor in _tensors((*args, *kwargs.values())) if tensor.dtype in _SHORT)
-
-    def widened(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.float() if value.dtype in _SHORT else value
-        if isinstance(value, (list, tuple)):
-            return type(value)(widened(each) for each in value)
-        return value
-
-    def narrowed(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(short) if value.dtype is torch.float32 else value
-        if isinstance(value, (list, tuple)):
-            return type(value)(narrowed(each) for each in value)
-        return value
-
     given = [*args, *kwargs.values()]
-    wide = [widened(value) for value in given]
+    short = next(tensor.dtype for tensor in tensors_in(given) if tensor.dtype in _SHORT)
+    wide = tree_map_only(
+        torch.Tensor, lambda tensor: tensor.float() if tensor.dtype in _SHORT else tensor, given
+    )
     result = op(*wide[: len(args)], **dict(zip(kwargs, wide[len(args) :], strict=True)))
-    for before, after in zip(_tensors(given), _tensors(wide), strict=True):
+    for before, after in zip(tensors_in(given), tensors_in(wide), strict=True):
         # Copy back the arguments that were written in place.
         if before is not after and after._version:
             before.copy_(after)
-    if isinstance(result, torch.Tensor):
-        for before, after in zip(_tensors(given), _tensors(wide), strict=True):
-            if after is result:
-                return before
-    return narrowed(result)
+    for before, after in zip(tensors_in(given), tensors_in(wide), strict=True):
+        if after is result:
+            return before
+    return tree_map_only(
+        torch.Tensor, lambda tensor: tensor.to(short) if tensor.dtype is torch.float32 else tensor, result
+    )

@@ -7,7 +7,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -22,10 +22,21 @@ _LIBRARIES = {
     "flash_attn": "its kernels run on a GPU only",
     "transformer_engine": "its kernels run on a GPU only",
 }
-#: The module in which Triton launches kernels. Importing it alone is allowed: PyTorch itself imports it.
-_TRITON = "triton.runtime.jit"
-#: The module that builds extensions. It imports setuptools, so it is not imported here.
-_EXTENSIONS = "torch.utils.cpp_extension"
+#: Parts of other modules that need a GPU: a class of the module, or nothing, its functions, and what they
+#: are. To import these modules is allowed: PyTorch itself imports Triton.
+_PARTS = {
+    "triton.runtime.jit": ("JITFunction", ("run",), "a Triton kernel, which runs only on a GPU"),
+    "torch.utils.cpp_extension": (
+        "",
+        ("load", "load_inline"),
+        "an extension in C++ or CUDA (torch.utils.cpp_extension)",
+    ),
+    "torch._C": (
+        "",
+        ("_broadcast", "_broadcast_coalesced", "_scatter", "_gather"),
+        "torch.nn.parallel, which copies between GPUs without operators",
+    ),
+}
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
@@ -50,44 +61,25 @@ class Refusals:
         return NotSimulated(text)
 
     def install(self, stack: contextlib.ExitStack) -> None:
-        def triton(module: Any) -> None:
-            put(
-                stack,
-                module.JITFunction,
-                "run",
-                self.refusing("a Triton kernel, which runs only on a GPU"),
-            )
+        def refuse(module: ModuleType) -> None:
+            of, names, what = _PARTS[module.__name__]
+            owner = getattr(module, of) if of else module
+            for name in names:
+                if hasattr(owner, name):
+                    put(stack, owner, name, self._refusing(what))
 
-        def extensions(module: Any) -> None:
-            for name in ("load", "load_inline"):
-                put(
-                    stack,
-                    module,
-                    name,
-                    self.refusing("an extension in C++ or CUDA (torch.utils.cpp_extension)"),
-                )
-
-        those = {_TRITON: triton, _EXTENSIONS: extensions}
-        finder = _Finder(self, those)
+        finder = _Finder(self, refuse)
         sys.meta_path.insert(0, finder)
         stack.callback(sys.meta_path.remove, finder)
-        for name, refuse in those.items():
+        for name in _PARTS:
             if name in sys.modules:
                 refuse(sys.modules[name])
-        for name in ("_broadcast", "_broadcast_coalesced", "_scatter", "_gather"):
-            if hasattr(torch._C, name):
-                put(
-                    stack,
-                    torch._C,
-                    name,
-                    self.refusing("torch.nn.parallel, which copies between GPUs without operators"),
-                )
         from torch import distributed
 
         if distributed.is_available():
             self._distributed(stack)
 
-    def refusing(self, what: str) -> Callable[..., Any]:
+    def _refusing(self, what: str) -> Callable[..., Any]:
         def refuse(*_: Any, **__: Any) -> Any:
             raise self.refused(what)
 
@@ -111,32 +103,27 @@ class _Finder(importlib.abc.MetaPathFinder):
     that need a GPU once these modules are imported.
     """
 
-    def __init__(self, refusals: Refusals, parts: Mapping[str, Callable[[ModuleType], None]]) -> None:
-        self.refusals = refusals
-        self.parts = parts
+    def __init__(self, refusals: Refusals, refuse: Callable[[ModuleType], None]) -> None:
+        self.refusals, self.refuse = refusals, refuse
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if refuse := self.parts.get(name):
-            return self._refusing_part(name, path, refuse)
-        why = _LIBRARIES.get(name)
-        if why is None or importlib.machinery.PathFinder.find_spec(name, path) is None:
+        if name not in _LIBRARIES and name not in _PARTS:
             return None
-        raise ModuleNotFoundError(str(self.refusals.refused(f"{name}: {why}")), name=name)
-
-    def _refusing_part(
-        self, name: str, path: Sequence[str] | None, refuse: Callable[[ModuleType], None]
-    ) -> importlib.machinery.ModuleSpec | None:
         spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is not None and spec.loader is not None:
+        if spec is None:
+            return None
+        if why := _LIBRARIES.get(name):
+            raise ModuleNotFoundError(str(self.refusals.refused(f"{name}: {why}")), name=name)
+        if spec.loader is not None:
             run = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
                 # An import that began during the simulation may finish after it.
                 if self in sys.meta_path:
-                    refuse(module)
+                    self.refuse(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -6,6 +6,9 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+from sidestream._simulated.allocator import DeviceAllocator
+from sidestream._simulated.streams import Streams
+
 
 class CudaError(enum.IntEnum):
     """The error codes of the runtime."""
@@ -22,9 +25,9 @@ class Runtime:
     cudaError = CudaError
 
     def __init__(
-        self, free_memory: Callable[[int], tuple[int, int]], refused: Callable[[str], Exception]
+        self, streams: Streams, allocators: list[DeviceAllocator], refused: Callable[[str], Exception]
     ) -> None:
-        self._free_memory, self._refused = free_memory, refused
+        self._streams, self._allocators, self._refused = streams, allocators, refused
         self._registered: dict[int, int] = {}
 
     def is_registered(self, address: int, end: int) -> bool:
@@ -46,7 +49,7 @@ class Runtime:
         return CudaError.hostMemoryNotRegistered if known is None else CudaError.success
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
-        return self._free_memory(device)
+        return self._allocators[self._streams.index_of(device)].free_and_total_bytes()
 
     def cudaGetErrorString(self, error: Any) -> str:
         return CudaError(error).name

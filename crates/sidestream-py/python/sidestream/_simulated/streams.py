@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 import time
@@ -43,14 +44,14 @@ class Streams:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.devices = [torch.device("cuda", index) for index in range(count)]
         self.here = _Current(count)
         #: Whether the simulation has ended. Its objects may outlive it.
         self.is_over = False
         #: Whether only default streams have been current.
         self.is_one = True
-        self._handed: dict[tuple[int, int], int] = {}
-        self._pools: dict[tuple[int, int, int], int] = {}
-        self._priorities: dict[int, int] = {}
+        #: The streams of each device and priority, that which was handed out last at the end.
+        self._pools: dict[tuple[int, int], deque[int]] = {}
         self._clock = itertools.count(1)
         #: Streams with work since the last wait, and the time of that wait.
         self.busy: set[tuple[int, int]] = set()
@@ -80,17 +81,16 @@ class Streams:
     def make(self, device: int, priority: int) -> int:
         """Return the next stream of the pool."""
         priority = max(-3, min(0, priority))
-        turn = self._handed.get((device, priority), 0)
-        self._handed[(device, priority)] = turn + 1
-        key = (device, priority, turn % POOL)
-        if key not in self._pools:
-            self._pools[key] = self.handle()
-            self._priorities[self._pools[key]] = priority
-            _gpu_trace.StreamCreationCallbacks.fire_callbacks(self._pools[key])
-        return self._pools[key]
+        pool = self._pools.setdefault((device, priority), deque())
+        if len(pool) < POOL:
+            pool.append(self.handle())
+            _gpu_trace.StreamCreationCallbacks.fire_callbacks(pool[-1])
+        else:
+            pool.rotate(-1)
+        return pool[-1]
 
     def priority(self, handle: int) -> int:
-        return self._priorities.get(handle, 0)
+        return next((priority for (_, priority), pool in self._pools.items() if handle in pool), 0)
 
     def set_current(self, device: int, handle: int) -> None:
         here = self.here
@@ -145,63 +145,57 @@ class Streams:
     def synchronize(self, device: int | None = None) -> None:
         self.refuse_in_capture()
         device = self.here.device if device is None else device
-        for key in [key for key in self.busy if key[0] == device]:
-            self.busy.discard(key)
+        self.busy.difference_update([key for key in self.busy if key[0] == device])
         self.stream_is_done(device, -1)
-        with self.on(device):
-            _gpu_trace.DeviceSynchronizationCallbacks.fire_callbacks()
+        self.tell(_gpu_trace.DeviceSynchronizationCallbacks, device)
 
-    def on(self, device: int) -> _OnDevice:
-        return _OnDevice(self.here, device)
+    def tell(self, callbacks: Any, device: int, *what: int) -> None:
+        """Call what listens to a call of PyTorch, with the device as the current one."""
+        here = self.here
+        before, here.device = here.device, device
+        try:
+            callbacks.fire_callbacks(*what)
+        finally:
+            here.device = before
 
     def record(self, event: int, device: int, stream: int) -> None:
-        with self.on(device):
-            _gpu_trace.EventRecordCallbacks.fire_callbacks(event, stream)
+        self.tell(_gpu_trace.EventRecordCallbacks, device, event, stream)
 
     def wait(self, event: int, device: int, stream: int) -> None:
-        with self.on(device):
-            _gpu_trace.EventWaitCallbacks.fire_callbacks(event, stream)
+        self.tell(_gpu_trace.EventWaitCallbacks, device, event, stream)
+
+    def last_wait(self, event: int, device: int, stream: int) -> None:
+        """Make a stream wait for an internal event of PyTorch, which ends with that."""
+        self.wait(event, device, stream)
+        _gpu_trace.EventDeletionCallbacks.fire_callbacks(event)
 
     def wait_stream(self, device: int, stream: int, source: int) -> None:
         """Make a stream wait for another one, as PyTorch does with an internal event."""
         event = self.handle()
         self.record(event, device, source)
-        self.wait(event, device, stream)
-        _gpu_trace.EventDeletionCallbacks.fire_callbacks(event)
+        self.last_wait(event, device, stream)
 
+    def index_of(self, device: Any) -> int:
+        """Return the number of a device that is given in any form; for None, that of the current device."""
+        if isinstance(device, str):
+            device = torch.device(device)
+        if isinstance(device, torch.device):
+            if device.type != "cuda":
+                raise ValueError(f"Expected a cuda device, but got: {device}")
+            device = device.index
+        index = -1 if device is None else int(device)
+        if index < 0:
+            return self.here.device
+        if index >= self.count:
+            raise RuntimeError(
+                f"CUDA error: invalid device ordinal: cuda:{index} of {self.count} simulated; simulate more "
+                "of them with --devices"
+            )
+        return index
 
-class _OnDevice:
-    """Makes another device current while this is entered."""
-
-    def __init__(self, here: _Current, device: int) -> None:
-        self.here, self.device = here, device
-
-    def __enter__(self) -> None:
-        self.before, self.here.device = self.here.device, self.device
-
-    def __exit__(self, *_: object) -> None:
-        self.here.device = self.before
-
-
-def index_of(device: Any, streams: Streams) -> int:
-    """Return the number of a device that is given in any form; for None, that of the current device."""
-    if device is None:
-        return streams.here.device
-    if isinstance(device, str):
-        device = torch.device(device)
-    if isinstance(device, torch.device):
-        if device.type != "cuda":
-            raise ValueError(f"Expected a cuda device, but got: {device}")
-        device = streams.here.device if device.index is None else device.index
-    index = int(device)
-    if index < 0:
-        return streams.here.device
-    if index >= streams.count:
-        raise RuntimeError(
-            f"CUDA error: invalid device ordinal: cuda:{index} of {streams.count} simulated; simulate more of"
-            " them with --devices"
-        )
-    return index
+    def device_of(self, device: Any) -> Any:
+        """Return the GPU that is given in any form, with its number."""
+        return self.devices[self.index_of(device)]
 
 
 def classes(streams: Streams) -> tuple[type, type, type]:
@@ -214,9 +208,9 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             if "stream_id" in given:
                 at, handle = given["device_index"], given["stream_id"]
             elif "stream_ptr" in given:
-                at, handle = index_of(device, streams), int(given["stream_ptr"])
+                at, handle = streams.index_of(device), int(given["stream_ptr"])
             else:
-                at = index_of(device, streams)
+                at = streams.index_of(device)
                 handle = streams.make(at, priority)
             return super().__new__(cls, stream_id=handle, device_index=at, device_type=CUDA)
 
@@ -229,8 +223,6 @@ def classes(streams: Streams) -> tuple[type, type, type]:
 
         @property
         def _as_parameter_(self) -> Any:
-            import ctypes
-
             return ctypes.c_void_p(self.cuda_stream)
 
         @property
@@ -269,8 +261,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
         def synchronize(self) -> None:
             streams.refuse_in_capture()
             streams.stream_is_done(self.device_index, self.cuda_stream)
-            with streams.on(self.device_index):
-                _gpu_trace.StreamSynchronizationCallbacks.fire_callbacks(self.cuda_stream)
+            streams.tell(_gpu_trace.StreamSynchronizationCallbacks, self.device_index, self.cuda_stream)
 
         def __enter__(self) -> Any:
             self._inside = torch.cuda.stream(self)
@@ -318,8 +309,6 @@ def classes(streams: Streams) -> tuple[type, type, type]:
 
         @property
         def _as_parameter_(self) -> Any:
-            import ctypes
-
             return ctypes.c_void_p(self.cuda_event)
 
         def record(self, stream: Any = None) -> None:
@@ -327,8 +316,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             device, handle = stream.device_index, stream.stream_id
             if not self.cuda_event:
                 self.cuda_event = streams.handle()
-                with streams.on(device):
-                    _gpu_trace.EventCreationCallbacks.fire_callbacks(self.cuda_event)
+                streams.tell(_gpu_trace.EventCreationCallbacks, device, self.cuda_event)
             elif device != self._on[0]:
                 raise RuntimeError(
                     f"Event device {self._on[0]} does not match recording stream's device {device}."

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from sidestream._simulated.allocator import Memory, Pinned
+from sidestream._simulated.streams import Streams
 
 #: The attribute in which a storage holds its memory.
 KEPT = "_sidestream_memory"
@@ -35,6 +36,15 @@ def memory_of(tensor: Any) -> Memory | Pinned | None:
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo:
             return memory_of(tensor._values())
         return None
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """Return the tensors of a value of an operator: of a tensor, and of lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for each in value for tensor in tensors_in(each)]
+    return []
 
 
 def device_of(tensor: Any) -> Any:
@@ -93,26 +103,17 @@ def to_device(
     return _moved(tensor, device, dtype, non_blocking, memory_format)
 
 
-def attributes(
-    index_of: Callable[[Any], int], devices: list[Any], registered: Callable[[int, int], bool]
-) -> dict[str, Any]:
+def attributes(streams: Streams, registered: Callable[[int, int], bool]) -> dict[str, Any]:
     """Return the replacements for attributes of ``torch.Tensor``. ``registered`` returns whether host memory
     was pinned in place.
     """
-    plain = {
-        name: getattr(torch.Tensor, name)
-        for name in ("to", "cpu", "numpy", "__array__", "tolist", "new_tensor", "type", "device")
-    }
-    plain |= {
-        name: getattr(torch.Tensor, name)
-        for name in ("data_ptr", "get_device", "is_cuda", "is_cpu", "is_pinned")
-    }
+    plain: dict[str, Any] = {}
 
     def cuda_of(device: Any) -> Any:
         """Return a GPU with its number, and any other device unchanged."""
         if isinstance(device, (str, int)) and not isinstance(device, bool):
             device = torch.device(device) if isinstance(device, str) else torch.device("cuda", device)
-        return devices[index_of(device)] if device.type == "cuda" else device
+        return streams.device_of(device) if device.type == "cuda" else device
 
     def get(self: Any) -> Any:
         return device_of(self) or plain["device"].__get__(self)
@@ -129,7 +130,7 @@ def attributes(
 
     def data_ptr(self: Any) -> int:
         memory = memory_of(self)
-        if memory is None or memory.device is None:
+        if not isinstance(memory, Memory):
             return int(plain["data_ptr"](self))
         return (
             memory.address + _offset_of(self) * self.element_size() if memory.address and self.numel() else 0
@@ -180,7 +181,7 @@ def attributes(
         return to(self, other)
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
-        target = devices[index_of(device)]
+        target = streams.device_of(device)
         return self if self.device == target else to_device(self, target, None, non_blocking, memory_format)
 
     def cpu(self: Any, memory_format: Any = None) -> Any:
@@ -222,7 +223,7 @@ def attributes(
             return plain["type"](self.cuda(), "torch." + dtype.removeprefix("torch.cuda."))
         return plain["type"](self, dtype, *args, **kwargs)
 
-    return {
+    replaced = {
         "device": property(get),
         "is_cuda": property(is_cuda),
         "is_cpu": property(is_cpu),
@@ -240,13 +241,12 @@ def attributes(
         "new_tensor": new_tensor,
         "type": kind,
     }
+    plain.update((name, getattr(torch.Tensor, name)) for name in replaced)
+    return replaced
 
 
 def storage_attributes(
-    index_of: Callable[[Any], int],
-    devices: list[Any],
-    adopt: Callable[[Any, int], None],
-    registered: Callable[[int, int], bool],
+    streams: Streams, adopt: Callable[[Any, int], None], registered: Callable[[int, int], bool]
 ) -> dict[str, Any]:
     """Return the replacements for attributes of ``torch.UntypedStorage``."""
     base = torch._C.StorageBase
@@ -269,7 +269,7 @@ def storage_attributes(
         if device is None or torch.device(device).type != "cuda":
             return base.__new__(cls, *args, **kwargs)
         made = base.__new__(cls, *args, **{**kwargs, "device": "cpu"})
-        adopt(made, index_of(device))
+        adopt(made, streams.index_of(device))
         return made
 
     def resize_(self: Any, size: int) -> Any:
