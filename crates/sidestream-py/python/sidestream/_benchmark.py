@@ -118,10 +118,13 @@ def benchmark(
     for _ in range(warmup):
         call(*args)
     with without_collector():
-        taken = _on_processor(call, args, repeat) if cuda is None else _on_device(cuda, call, args, repeat)
+        turns = InTurn(cuda, (call,), args, SAMPLE_NS)
+        samples, host_samples = zip(*(turns.sample(0) for _ in range(repeat)))
+        turns.refuse_nothing(0, samples)
     name = getattr(fn, "__name__", None) or type(fn).__name__
-    is_simulated = has_no_times(taken.device_name)
-    roofline = None if is_simulated else _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops, dtype)
+    device_name = turns.device_name
+    is_simulated = has_no_times(device_name)
+    roofline = None if is_simulated else _roofline(device_name, samples, flops, bytes, peak_flops, dtype)
     far_off: tuple[str, ...] = ()
     if cuda is not None and roofline is not None and roofline.share < _far_off.FAR:
         torch: Any = sys.modules["torch"]
@@ -129,15 +132,15 @@ def benchmark(
             far_off = _far_off.asked(torch, call, args)
     return Benchmark(
         name=name,
-        device=taken.device,
-        device_name=taken.device_name,
-        calls=taken.calls,
-        samples_ns=tuple(taken.samples_ns),
-        host_samples_ns=tuple(taken.host_ns),
-        includes_host=taken.includes_host,
+        device=turns.device,
+        device_name=device_name,
+        calls=turns.calls[0],
+        samples_ns=samples,
+        host_samples_ns=host_samples,
+        includes_host=turns.includes_host,
         roofline=roofline,
         roofline_unknown=(
-            SIMULATED_TIMES if is_simulated else _why_no_roofline(taken, roofline, flops, bytes, dtype)
+            SIMULATED_TIMES if is_simulated else _why_no_roofline(device_name, roofline, flops, bytes, dtype)
         ),
         far_off=far_off,
     )
@@ -309,16 +312,6 @@ class Benchmark(Result):
         )
 
 
-@dataclass
-class _Taken:
-    device: str
-    device_name: str
-    calls: int
-    samples_ns: list[float]
-    host_ns: list[float]
-    includes_host: bool
-
-
 def gpu(device: Any) -> Any:
     """Return the GPU to measure on as a ``torch.device``, or None for the CPU."""
     if device is None and "torch" not in sys.modules:
@@ -337,19 +330,6 @@ def gpu(device: Any) -> Any:
     return of_torch(device, torch, RUNS)
 
 
-def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int) -> _Taken:
-    one = min(_submitted_ns(fn, args, 1) for _ in range(3))
-    calls = _fitting(one, MOST_CALLS_ON_HOST)
-    samples = [_submitted_ns(fn, args, calls) / calls for _ in range(repeat)]
-    # An empty call takes some ten nanoseconds; only a short call is compared with an empty one.
-    if (calls == MOST_CALLS_ON_HOST or one < 1_000) and _is_nothing(fn, args):
-        raise ValueError(
-            f"a call of {fn!r} takes {units.time(min(samples))} on the CPU, no more than an empty call;"
-            " give it more to do"
-        )
-    return _Taken("cpu", "the CPU", calls, samples, samples, includes_host=False)
-
-
 def _is_nothing(fn: Callable[..., object], args: tuple[Any, ...]) -> bool:
     """Return whether a call takes as long as a call of an empty function.
 
@@ -359,39 +339,6 @@ def _is_nothing(fn: Callable[..., object], args: tuple[Any, ...]) -> bool:
     calls, rounds = 500, 40
     pairs = [(_submitted_ns(fn, args, calls), _submitted_ns(_nothing, args, calls)) for _ in range(rounds)]
     return min(of_fn for of_fn, _ in pairs) < 1.5 * min(of_nothing for _, of_nothing in pairs)
-
-
-def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], repeat: int) -> _Taken:
-    import torch
-
-    with torch.cuda.device(device):
-        stopwatch = _Stopwatch(torch)
-        nothing = min(stopwatch.take(_nothing, args, 1, 100_000)[0] for _ in range(3))
-        elapsed, host = min(stopwatch.take(fn, args, 1, 0) for _ in range(3))
-        calls = _fitting(elapsed, MOST_CALLS)
-        hold = _hold(host * calls)
-        if hold > 0 and _waits(stopwatch, fn, args, calls, hold):
-            hold = 0
-        taken = [stopwatch.take(fn, args, calls, hold) for _ in range(repeat)]
-        if hold > 0 and quantile([elapsed for elapsed, _ in taken], 0.5) < nothing + LEAST_NS:
-            raise ValueError(_took_no_time(calls, fn, device))
-        return _Taken(
-            str(device),
-            str(torch.cuda.get_device_name(device)),
-            calls,
-            [elapsed / calls for elapsed, _ in taken],
-            [host / calls for _, host in taken],
-            includes_host=hold == 0,
-        )
-
-
-def _took_no_time(calls: int, fn: object, device: Any) -> str:
-    # Use the name of the function, without the arguments that were bound to it.
-    fn = getattr(fn, "func", fn)
-    return (
-        f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
-        'CPU, give device="cpu"; if it runs on another stream, let the current one wait for that'
-    )
 
 
 def _waits(
@@ -461,27 +408,29 @@ def _submitted_ns(fn: Callable[..., object], args: tuple[Any, ...], calls: int) 
 
 
 class InTurn:
-    """Samples of several functions, in an order that the caller chooses."""
+    """Samples of one or several functions, in an order that the caller chooses."""
 
-    def __init__(self, device: Any, functions: Sequence[Callable[[], object]], sample_ns: int) -> None:
+    def __init__(
+        self,
+        device: Any,
+        functions: Sequence[Callable[..., object]],
+        args: tuple[Any, ...],
+        sample_ns: int,
+    ) -> None:
         """Determine the number of calls of each function in a sample, and whether the device can be held back
         while they are submitted.
 
         Args:
             device: A GPU, or None for the CPU.
             functions: The functions to measure.
+            args: The arguments of each function.
             sample_ns: Approximate nanoseconds of a sample.
-
-        Raises:
-            ValueError: One of the functions submits no work to the device.
         """
-        self._functions = functions
-        self._gpu = device
+        self._functions, self._args, self._gpu = functions, args, device
         self._stopwatch: _Stopwatch | None = None
-        self._holds = [0.0 for _ in functions]
+        self.device, self.device_name, self.includes_host = "cpu", "the CPU", False
         if device is None:
-            self.device, self.device_name, self.includes_host = "cpu", "the CPU", False
-            shortest = [min(_submitted_ns(fn, (), 1) for _ in range(3)) for fn in functions]
+            shortest = [min(_submitted_ns(fn, args, 1) for _ in range(3)) for fn in functions]
             self.calls = tuple(_fitting(one, MOST_CALLS_ON_HOST, sample_ns) for one in shortest)
             return
         import torch
@@ -490,37 +439,66 @@ class InTurn:
         with self._within(device):
             stopwatch = self._stopwatch = _Stopwatch(torch)
             self.device, self.device_name = str(device), str(torch.cuda.get_device_name(device))
-            nothing = min(stopwatch.take(_nothing, (), 1, 100_000)[0] for _ in range(3))
-            alone = [min(stopwatch.take(fn, (), 1, 0) for _ in range(3)) for fn in functions]
+            self._nothing_ns = min(stopwatch.take(_nothing, args, 1, 100_000)[0] for _ in range(3))
+            alone = [min(stopwatch.take(fn, args, 1, 0) for _ in range(3)) for fn in functions]
             self.calls = tuple(_fitting(elapsed, MOST_CALLS, sample_ns) for elapsed, _ in alone)
-            holds = [_hold(host * calls) for (_, host), calls in zip(alone, self.calls)]
+            self._holds = [_hold(host * calls) for (_, host), calls in zip(alone, self.calls)]
             self.includes_host = not all(
-                hold > 0 and not _waits(stopwatch, fn, (), calls, hold)
-                for fn, calls, hold in zip(functions, self.calls, holds)
+                hold > 0 and not _waits(stopwatch, fn, args, calls, hold)
+                for fn, calls, hold in zip(functions, self.calls, self._holds)
             )
-            if not self.includes_host:
-                self._holds = holds
-                for at, fn in enumerate(functions):
-                    elapsed, host = min(stopwatch.take(fn, (), self.calls[at], holds[at]) for _ in range(3))
-                    if elapsed < nothing + LEAST_NS:
-                        raise ValueError(_took_no_time(self.calls[at], fn, device))
-                    self.includes_host |= host > elapsed
-            if self.includes_host:
-                self._holds = [0.0 for _ in functions]
 
-    def sample(self, which: int) -> float:
-        """Return the nanoseconds of one call of a function, as the mean of a sample."""
+    def include_a_slower_host(self) -> None:
+        """Do not hold the device back if the host takes longer than the device for one of the functions.
+
+        Raises:
+            ValueError: One of the functions submits no work to the device.
+        """
+        if self._gpu is None or self.includes_host:
+            return
+        shortest = [min(self.sample(which) for _ in range(3)) for which in range(len(self._functions))]
+        for which, (elapsed, _) in enumerate(shortest):
+            self.refuse_nothing(which, (elapsed,))
+        self.includes_host = any(host > elapsed for elapsed, host in shortest)
+
+    def refuse_nothing(self, which: int, samples: Sequence[float]) -> None:
+        """Raise a ``ValueError`` if a function takes no time, as these samples show."""
+        fn, calls = self._functions[which], self.calls[which]
+        if self._gpu is None:
+            # An empty call takes some ten nanoseconds; only a call of less than a microsecond is compared
+            # with an empty one.
+            if calls > 1_000 and _is_nothing(fn, self._args):
+                raise ValueError(
+                    f"a call of {fn!r} takes {units.time(min(samples))} on the CPU, no more than an empty "
+                    "call; give it more to do"
+                )
+        elif not self.includes_host and quantile(samples, 0.5) * calls < self._nothing_ns + LEAST_NS:
+            # Use the name of the function, without the arguments that were bound to it.
+            fn = getattr(fn, "func", fn)
+            raise ValueError(
+                f"{calls} calls of {fn!r} took no time on the current stream of {self.device}; if the work "
+                'runs on the CPU, give device="cpu"; if it runs on another stream, let the current one wait '
+                "for that"
+            )
+
+    def sample(self, which: int) -> tuple[float, float]:
+        """Return the nanoseconds of the device and of the host for a call of a function, as means of a
+        sample.
+        """
         fn, calls = self._functions[which], self.calls[which]
         if self._stopwatch is None:
-            return _submitted_ns(fn, (), calls) / calls
+            host = _submitted_ns(fn, self._args, calls) / calls
+            return host, host
         with self._within(self._gpu):
-            return self._stopwatch.take(fn, (), calls, self._holds[which])[0] / calls
+            hold = 0.0 if self.includes_host else self._holds[which]
+            elapsed, taken = self._stopwatch.take(fn, self._args, calls, hold)
+        return elapsed / calls, taken / calls
 
 
 def _nothing(*_: object) -> None: ...
 
 
-def _fitting(one_ns: float, most: int, sample_ns: int = SAMPLE_NS) -> int:
+def _fitting(one_ns: float, most: int, sample_ns: int) -> int:
     return max(1, min(most, int(sample_ns / max(one_ns, 1.0))))
 
 
@@ -536,21 +514,26 @@ def without_collector() -> Iterator[None]:
 
 
 def _roofline(
-    taken: _Taken, flops: float, bytes: float, peak_flops: float | None, dtype: Any
+    device_name: str,
+    samples: Sequence[float],
+    flops: float | None,
+    bytes: float | None,
+    peak_flops: float | None,
+    dtype: Any,
 ) -> Roofline | None:
     name = name_of(dtype)
-    known = _sidestream.peaks(taken.device_name, name) or (None, None)
-    bytes_per_s = known[1] or (_sidestream.peaks(taken.device_name, "fp32") or (None, None))[1]
+    known = _sidestream.peaks(device_name, name) or (None, None)
+    bytes_per_s = known[1] or (_sidestream.peaks(device_name, "fp32") or (None, None))[1]
     flops_per_s = peak_flops or known[0]
     if not (flops or bytes) or (flops and flops_per_s is None) or (bytes and bytes_per_s is None):
         return None
-    arithmetic = 1e9 * flops / flops_per_s if flops_per_s else 0.0
-    memory = 1e9 * bytes / bytes_per_s if bytes_per_s else 0.0
+    arithmetic = 1e9 * flops / flops_per_s if flops and flops_per_s else 0.0
+    memory = 1e9 * bytes / bytes_per_s if bytes and bytes_per_s else 0.0
     floor = max(arithmetic, memory)
     return Roofline(
         floor_ns=floor,
         bound="arithmetic" if arithmetic > memory else "memory",
-        share=floor / quantile(taken.samples_ns, 0.5),
+        share=floor / quantile(samples, 0.5),
         peak_flops_per_s=flops_per_s,
         peak_bytes_per_s=bytes_per_s,
         intensity=flops / bytes if flops and bytes else None,
@@ -560,17 +543,21 @@ def _roofline(
 
 
 def _why_no_roofline(
-    taken: _Taken, roofline: Roofline | None, flops: float | None, bytes: float | None, dtype: Any
+    device_name: str,
+    roofline: Roofline | None,
+    flops: float | None,
+    bytes: float | None,
+    dtype: Any,
 ) -> str | None:
     if roofline is not None or (flops is None and bytes is None):
         return None
-    if _sidestream.peaks(taken.device_name, "fp32") is not None:
+    if _sidestream.peaks(device_name, "fp32") is not None:
         return (
-            f"share of the roofline unknown: the description of {taken.device_name} has no peak in "
+            f"share of the roofline unknown: the description of {device_name} has no peak in "
             f"{name_of(dtype)}; give peak_flops="
         )
     return (
-        f"share of the roofline unknown: there are no figures for {taken.device_name}; `sidestream devices` "
+        f"share of the roofline unknown: there are no figures for {device_name}; `sidestream devices` "
         "lists the known devices"
     )
 
