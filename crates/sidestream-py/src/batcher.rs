@@ -252,10 +252,6 @@ impl Requests {
         ended
     }
 
-    fn is_closed(&self) -> bool {
-        self.state.lock().all.is_closed()
-    }
-
     fn statistics(&self) -> BatcherStatistics {
         BatcherStatistics(self.state.lock().all.statistics())
     }

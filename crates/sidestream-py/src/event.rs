@@ -70,10 +70,18 @@ impl Event {
         py.detach(|| stream.wait(&self.event)).map_err(of_runtime)
     }
 
+    /// Return whether the last record is complete. Never blocks.
+    ///
+    /// Raises:
+    ///     DeviceError: Work failed on the device.
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| self.event.query()).map_err(of_runtime)
     }
 
+    /// Block until the last record is complete. Other Python threads run meanwhile.
+    ///
+    /// Raises:
+    ///     DeviceError: Work failed on the device.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.event.synchronize()).map_err(of_runtime)
     }
@@ -82,12 +90,5 @@ impl Event {
     fn elapsed_ns(&self, py: Python<'_>, end: &Event) -> PyResult<f64> {
         py.detach(|| end.event.elapsed_ns_since(&self.event))
             .map_err(of_runtime)
-    }
-}
-
-impl Event {
-    /// The event of the runtime.
-    pub fn event(&self) -> &explicit::Event {
-        &self.event
     }
 }

@@ -24,53 +24,37 @@ mod program;
 mod stream;
 mod tree;
 
-use pyo3::prelude::*;
-use pyo3::types::PyTuple;
-use sidestream::engine::Profile;
+/// The functions and classes of the Rust libraries that the Python package uses.
+#[pyo3::pymodule]
+mod _sidestream {
+    use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
+    use sidestream::engine::Profile;
 
-/// Registers the functions and classes of the Rust libraries that the Python package uses.
-#[pymodule]
-fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("DIRECT_BYTES", prefetch::DIRECT_BYTES)?;
-    module.add("SIMULATED", PyTuple::new(py, Profile::NAMES)?)?;
-    module.add("TraceError", py.get_type::<failure::TraceError>())?;
-    module.add("ProgramError", py.get_type::<failure::ProgramError>())?;
-    module.add("DeviceError", py.get_type::<failure::DeviceError>())?;
-    module.add("RaceError", py.get_type::<failure::RaceError>())?;
-    module.add_class::<stream::Stream>()?;
-    module.add_class::<event::Event>()?;
-    module.add_class::<fetch::Outbox>()?;
-    module.add_class::<fetch::Posted>()?;
-    module.add_class::<array::DeviceArray>()?;
-    module.add_class::<prefetch::Ring>()?;
-    module.add_class::<prefetch::Ticket>()?;
-    module.add_class::<prefetch::Lease>()?;
-    module.add_class::<check::Recorder>()?;
-    module.add_class::<tree::Shape>()?;
-    module.add_class::<diagnose::Tables>()?;
-    module.add_class::<batcher::Requests>()?;
-    module.add_class::<batcher::BatcherStatistics>()?;
-    module.add_class::<batcher::Times>()?;
-    #[cfg(feature = "images")]
-    images::add(module)?;
-    module.add_function(wrap_pyfunction!(command::command, module)?)?;
-    module.add_function(wrap_pyfunction!(command::said, module)?)?;
-    module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
-    module.add_function(wrap_pyfunction!(devices::caps, module)?)?;
-    module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
-    module.add_function(wrap_pyfunction!(diagnose::check_options, module)?)?;
-    module.add_function(wrap_pyfunction!(diagnose::digest, module)?)?;
-    module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;
-    module.add_function(wrap_pyfunction!(diagnose::printable, module)?)?;
-    module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;
-    module.add_function(wrap_pyfunction!(program::check_program, module)?)?;
-    module.add_function(wrap_pyfunction!(program::explored, module)?)?;
-    module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
-    module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
-    module.add_function(wrap_pyfunction!(prefetch::empty_cache, module)?)?;
-    module.add_function(wrap_pyfunction!(prefetch::cached_bytes, module)?)?;
-    module.add_function(wrap_pyfunction!(tree::flatten, module)?)?;
-    Ok(())
+    #[pymodule_export]
+    use crate::{
+        array::{DeviceArray, note_stream},
+        batcher::{BatcherStatistics, Requests, Times},
+        check::Recorder,
+        command::{command, peaks, said},
+        devices::caps,
+        diagnose::{Tables, check_options, diagnose, digest, printable, ranks, traces},
+        event::Event,
+        failure::{DeviceError, ProgramError, RaceError, TraceError},
+        fetch::{Outbox, Posted},
+        prefetch::{Lease, Ring, Ticket, cached_bytes, empty_cache, references},
+        program::{check_program, explored},
+        stream::Stream,
+        tree::{Shape, flatten},
+    };
+
+    #[pymodule_init]
+    fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("SIMULATED", PyTuple::new(module.py(), Profile::NAMES)?)?;
+        module.add("DIRECT_BYTES", crate::prefetch::DIRECT_BYTES)?;
+        #[cfg(feature = "images")]
+        crate::images::add(module)?;
+        Ok(())
+    }
 }

@@ -11,7 +11,6 @@ use sidestream::explicit;
 use sidestream::op::StreamKind;
 
 use crate::devices;
-use crate::event::Event;
 use crate::failure::of_runtime;
 use crate::process::PerProcess;
 
@@ -98,15 +97,19 @@ impl Stream {
             .map_err(of_runtime)
     }
 
-    fn wait_event(&self, py: Python<'_>, event: &Event) -> PyResult<()> {
-        py.detach(|| self.stream.wait(event.event()))
-            .map_err(of_runtime)
-    }
-
+    /// Return whether all work that was submitted to the stream so far is complete. Never blocks.
+    ///
+    /// Raises:
+    ///     DeviceError: Work failed on the device.
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| self.stream.query()).map_err(of_runtime)
     }
 
+    /// Block until all work that was submitted to the stream so far is complete. Other Python threads run
+    /// meanwhile.
+    ///
+    /// Raises:
+    ///     DeviceError: Work failed on the device.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.stream.synchronize()).map_err(of_runtime)
     }
@@ -272,7 +275,7 @@ pub fn stream_of(device: &Device, stream: &Bound<'_, PyAny>) -> PyResult<explici
     if let Some(other) = ordinal_of(stream)? {
         same_device(device, &format!("cuda:{other}"))?;
     }
-    match raw_on(stream.py(), Some(ordinal), stream)? {
+    match raw_on(ordinal, stream)? {
         LEGACY => explicit::Stream::legacy(device).map_err(of_runtime),
         PER_THREAD => explicit::Stream::per_thread(device).map_err(of_runtime),
         handle => adopted(device, handle),
@@ -280,12 +283,9 @@ pub fn stream_of(device: &Device, stream: &Bound<'_, PyAny>) -> PyResult<explici
 }
 
 /// The handle. Never 0: that is the legacy stream, whose other name is 1.
-fn raw_on(py: Python<'_>, ordinal: Option<u32>, stream: &Bound<'_, PyAny>) -> PyResult<u64> {
-    if let Some(ours) = of_ours(stream) {
-        return ours.get().handle();
-    }
+fn raw_on(ordinal: u32, stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     if stream.is_none() {
-        return raw_on(py, ordinal, &current_of_torch(py, ordinal)?);
+        return raw_on(ordinal, &current_of_torch(stream.py(), Some(ordinal))?);
     }
     let given: i128 = if stream.hasattr("__cuda_stream__")? {
         let (version, handle): (i64, i128) = stream

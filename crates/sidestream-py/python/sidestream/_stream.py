@@ -155,23 +155,6 @@ class Stream(_sidestream.Stream):
             _event_of_torch(event).record(self.torch())
         return event
 
-    def query(self) -> bool:
-        """Return whether all work that was submitted to the stream so far is complete. Never blocks.
-
-        Raises:
-            DeviceError: Work failed on the device.
-        """
-        return super().query()
-
-    def synchronize(self) -> None:
-        """Block until all work that was submitted to the stream so far is complete. Other Python threads run
-        meanwhile.
-
-        Raises:
-            DeviceError: Work failed on the device.
-        """
-        super().synchronize()
-
     def __enter__(self) -> Stream:
         """Make this PyTorch's current stream, and its device the current device, for this thread. Nothing
         waits.
@@ -363,22 +346,6 @@ class Event(_sidestream.Event):
             self.torch().wait(_as_torch_stream(stream))
         else:
             super().wait(stream)
-
-    def query(self) -> bool:
-        """Return whether the last record is complete. Never blocks.
-
-        Raises:
-            DeviceError: Work failed on the device.
-        """
-        return super().query()
-
-    def synchronize(self) -> None:
-        """Block until the last record is complete. Other Python threads run meanwhile.
-
-        Raises:
-            DeviceError: Work failed on the device.
-        """
-        super().synchronize()
 
     def elapsed_time(self, end: Event) -> float:
         """Return the milliseconds on the device from this event to ``end``. Both must be complete.
