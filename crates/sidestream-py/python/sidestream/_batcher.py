@@ -564,7 +564,8 @@ class Batcher(Generic[Value]):
             each,
             None if oldest is None else oldest._loop,
             self._tick,
-            lambda: self._told(each, batch),
+            # How long the batch took until all callers had been told: the last of them waited that long.
+            lambda: requests.told(each.number, batch.due, time.perf_counter()),
         )
 
     def _succeeded(self, each: Class, batch: Batch) -> None:
@@ -580,12 +581,6 @@ class Batcher(Generic[Value]):
         ):
             self._asked.add(asked)
             self._to_capture.put((each, batch.size))
-
-    def _told(self, each: Class, batch: Batch) -> None:
-        """Record how long a batch took until all callers had been told, since the last of them waited that
-        long.
-        """
-        self._requests.told(each.number, batch.due, time.perf_counter())
 
     def _wake_threads(self, many: int) -> None:
         with self._lock:
