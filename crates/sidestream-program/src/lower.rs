@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 
 use sidestream::op::{
-    self, Accesses, BufferId, DeviceId, Kind, Memory, Mode, Named, OpId, SiteId, StreamId,
+    self, Accesses, BufferId, DeviceId, Field, Kind, Memory, Mode, Named, OpId, SiteId, StreamId,
     StreamKind,
 };
 use sidestream::order::Order;
@@ -215,150 +215,73 @@ impl<'a> Lowering<'a> {
         for &guess in &fields.may_write {
             self.touch(guess, Mode::MayWrite, accesses);
         }
-        let memory = |at: usize, accesses: &Accesses| {
-            let buffer = accesses.get(at)?.buffer;
-            Some(self.out.buffers[buffer.0 as usize].memory)
-        };
         let stream = fields.stream.map(|name| self.stream(name));
-        Some(match op.verb {
-            Verb::Kernel if fields.yes => Kind::DependentKernel { stream: stream? },
-            Verb::Kernel => Kind::Kernel {
-                stream: stream?,
-                launches: fields.number.unwrap_or(1),
-            },
-            Verb::CopyAsync => Kind::Copy {
-                stream: stream?,
-                from: memory(0, accesses)?,
-                to: memory(1, accesses)?,
-            },
-            Verb::CopyBatch => Kind::CopyBatch {
-                stream: stream?,
-                from: memory(0, accesses)?,
-                to: memory(1, accesses)?,
-                source: fields.source_order.unwrap_or_default(),
-            },
-            Verb::CopyPeer => Kind::CopyPeer {
-                stream: stream?,
-                peer: fields.device?,
-            },
-            Verb::MemsetAsync => Kind::Memset { stream: stream? },
-            Verb::Copy => Kind::CopyBlocking {
-                from: memory(0, accesses)?,
-                to: memory(1, accesses)?,
-            },
-            Verb::Memset => Kind::MemsetBlocking {
-                to: memory(0, accesses)?,
-            },
-            Verb::HostFunc => Kind::HostFunc {
-                stream: stream?,
-                raises: fields.flag,
-            },
-            Verb::GraphLaunch => Kind::GraphLaunch {
-                stream: stream?,
-                graph: fields.graph?,
-            },
-            Verb::Record => Kind::Record {
-                event: fields.event?,
-                stream: stream?,
-            },
-            Verb::Wait => Kind::Wait {
-                event: fields.event?,
-                stream: stream?,
-            },
-            Verb::WriteValue => Kind::WriteValue {
-                stream: stream?,
-                word: fields.flag?,
-                value: fields.number?,
-                fenced: !fields.yes,
-            },
-            Verb::WaitValue => Kind::WaitValue {
-                stream: stream?,
-                word: fields.flag?,
-                value: fields.number?,
-                compare: fields.compare.unwrap_or_default(),
-            },
-            Verb::WaitOutside => Kind::WaitOutside { stream },
-            Verb::WaitStream => Kind::WaitStream {
-                stream: stream?,
-                source: self.stream(fields.source?),
-            },
-            Verb::SyncStream => Kind::SyncStream { stream: stream? },
-            Verb::SyncEvent => Kind::SyncEvent {
-                event: fields.event?,
-            },
-            Verb::SyncDevice => Kind::SyncDevice {
-                device: fields.device,
-            },
-            Verb::QueryStream => Kind::QueryStream {
-                stream: stream?,
-                done: fields.yes,
-            },
-            Verb::QueryEvent => Kind::QueryEvent {
-                event: fields.event?,
-                done: fields.yes,
-            },
-            Verb::SetFlag => Kind::SetFlag { flag: fields.flag? },
-            Verb::WaitFlag => Kind::WaitFlag { flag: fields.flag? },
-            Verb::HostRead | Verb::HostWrite => Kind::HostAccess,
-            Verb::Alloc => self.alloc(fields, stream)?,
-            Verb::Free => Kind::Free {
-                buffer: self.buffer(fields.buffer?),
-            },
-            Verb::RecordStream => Kind::RecordStream {
-                buffer: self.buffer(fields.buffer?),
-                stream: stream?,
-            },
-            Verb::MallocAsync => {
+        if op.verb == Verb::Alloc {
+            return self.alloc(fields, stream);
+        }
+        self.act(op.verb, fields, accesses)?;
+        let mut kind = match op.verb.call()? {
+            Kind::Kernel { stream, .. } if fields.yes => Kind::DependentKernel { stream },
+            kind => kind,
+        };
+        let mut streams = [fields.stream, fields.source].into_iter().flatten();
+        let mut events = [fields.event, fields.later].into_iter().flatten();
+        let mut set = |field: Field<'_>| {
+            match field {
+                Field::Stream(id) => *id = self.stream(streams.next()?),
+                Field::SomeStream(id) => *id = streams.next().map(|name| self.stream(name)),
+                Field::Event(id) => *id = events.next()?,
+                Field::Graph(id) => *id = fields.graph?,
+                Field::Flag(id) => *id = fields.flag?,
+                Field::SomeFlag(id) => *id = fields.flag,
+                Field::Device(id) => *id = fields.device?,
+                Field::SomeDevice(id) => *id = fields.device,
+                Field::Buffer(id) => *id = self.buffer(fields.buffer?),
+                Field::Memory(to) => *to = self.memory(accesses.first()?),
+                Field::Memories(from, to) => {
+                    *from = self.memory(accesses.first()?);
+                    *to = self.memory(accesses.get(1)?);
+                }
+                Field::SourceOrder(order) => *order = fields.source_order.unwrap_or_default(),
+                Field::Compare(compare) => *compare = fields.compare.unwrap_or_default(),
+                Field::Count(launches) if op.verb == Verb::Kernel => {
+                    *launches = fields.number.unwrap_or(1);
+                }
+                Field::Count(value) => *value = fields.number?,
+                Field::Yes(yes) => {
+                    *yes = match op.verb {
+                        Verb::WriteValue => !fields.yes,
+                        Verb::CudaFree => self.buffers[fields.buffer?.0 as usize].stream_ordered,
+                        _ => fields.yes,
+                    }
+                }
+                // Only an allocation has one.
+                Field::SomeBuffer(_) => return None,
+            }
+            Some(())
+        };
+        kind.each_field(|field| set(field).ok_or(())).ok()?;
+        Some(kind)
+    }
+
+    /// Does what an op does to the buffer or the stream that its name refers to.
+    fn act(&mut self, verb: Verb, fields: &Fields, accesses: &mut Accesses) -> Option<()> {
+        match verb {
+            Verb::MallocAsync | Verb::CudaMalloc => {
                 self.new_tenancy(fields.buffer?, None);
-                self.buffers[fields.buffer?.0 as usize].stream_ordered = true;
-                self.touch(whole(fields.buffer?), Mode::Write, accesses);
-                Kind::MallocAsync { stream: stream? }
-            }
-            Verb::FreeAsync => {
-                self.touch(whole(fields.buffer?), Mode::Write, accesses);
-                Kind::FreeAsync { stream: stream? }
-            }
-            Verb::CudaMalloc => {
-                self.new_tenancy(fields.buffer?, None);
-                self.buffers[fields.buffer?.0 as usize].stream_ordered = false;
-                Kind::CudaMalloc
-            }
-            Verb::CudaFree => {
-                self.touch(whole(fields.buffer?), Mode::Write, accesses);
-                Kind::CudaFree {
-                    stream_ordered: self.buffers[fields.buffer?.0 as usize].stream_ordered,
+                let is_async = verb == Verb::MallocAsync;
+                self.buffers[fields.buffer?.0 as usize].stream_ordered = is_async;
+                if is_async {
+                    self.touch(whole(fields.buffer?), Mode::Write, accesses);
                 }
             }
-            Verb::FreePinned => {
+            Verb::FreeAsync | Verb::CudaFree | Verb::FreePinned | Verb::Unregister => {
                 self.touch(whole(fields.buffer?), Mode::Write, accesses);
-                Kind::FreePinned
             }
-            Verb::Unregister => {
-                self.touch(whole(fields.buffer?), Mode::Write, accesses);
-                Kind::HostUnregister
-            }
-            Verb::Elapsed => Kind::Elapsed {
-                from: fields.event?,
-                to: fields.later?,
-            },
-            Verb::CreateEvent => Kind::CreateEvent {
-                event: fields.event?,
-            },
-            Verb::DestroyEvent => Kind::DestroyEvent {
-                event: fields.event?,
-            },
-            Verb::CreateStream => Kind::CreateStream {
-                stream: self.create_stream(fields.stream?),
-            },
-            Verb::DestroyStream => Kind::DestroyStream { stream: stream? },
-            Verb::SetDevice => Kind::SetDevice {
-                device: fields.device?,
-            },
-            Verb::BeginCapture => Kind::BeginCapture { stream: stream? },
-            Verb::EndCapture => Kind::EndCapture { stream: stream? },
-            // These are commands of the simulator, not calls.
-            Verb::SimHold | Verb::SimRelease | Verb::SetCapacity | Verb::PoolGet => return None,
-        })
+            Verb::CreateStream => self.create_stream(fields.stream?),
+            _ => {}
+        }
+        Some(())
     }
 
     fn alloc(&mut self, fields: &Fields, stream: Option<StreamId>) -> Option<Kind> {
@@ -381,12 +304,11 @@ impl<'a> Lowering<'a> {
     }
 
     /// A created stream is not the stream that had its name before (R13).
-    fn create_stream(&mut self, name: StreamRef) -> StreamId {
+    fn create_stream(&mut self, name: StreamRef) {
         let decl = &self.program.streams[name.0 as usize];
         if decl.kind != StreamKind::Legacy {
             self.streams[name.0 as usize] = self.new_stream(decl);
         }
-        self.stream(name)
     }
 
     /// R51: round robin over the pool of a device; two names may refer to one stream.
@@ -476,6 +398,10 @@ impl<'a> Lowering<'a> {
         let buffer = self.buffer(access.buffer);
         let size = self.out.buffers[buffer.0 as usize].size_bytes;
         (buffer, start.min(size), end.min(size))
+    }
+
+    fn memory(&self, access: &op::Access) -> Memory {
+        self.out.buffers[access.buffer.0 as usize].memory
     }
 
     fn stream(&self, name: StreamRef) -> StreamId {

@@ -1,5 +1,9 @@
-//! The ops of the format: the name of each and the fields that it takes. Reader and writer use only this table;
-//! `lower` defines the calls that the ops become when they are run or checked.
+//! The ops of the format: the name of each, the fields that it takes, and the call that it becomes. Reader and writer use
+//! only this table; `lower` makes the calls of it, and `reduce` finds the op of a call in it.
+
+use std::mem::discriminant;
+
+use sidestream::op::{Kind, Mode, Op};
 
 /// A field of an op.
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +83,10 @@ struct Row {
 }
 
 macro_rules! verbs {
-    ($($doc:literal $verb:ident $name:literal [$($need:expr),*] [$($may:expr),*])*) => {
+    ($(
+        $doc:literal
+        $verb:ident $name:literal [$($need:expr),*] [$($may:expr),*] $(=> $kind:ident { $($field:ident),* })?
+    )*) => {
         /// The call of an op: a `do` of the format. Every op also takes `t` and `site`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Verb {
@@ -89,6 +96,14 @@ macro_rules! verbs {
         impl Verb {
             /// All verbs, in the order in which the format lists them.
             pub const ALL: &[Verb] = &[$(Verb::$verb),*];
+
+            /// Returns the call that an op with this verb becomes, with its fields unset; none for a command of the
+            /// simulator.
+            pub(crate) fn call(self) -> Option<Kind> {
+                match self {
+                    $(Verb::$verb => None$(.or(Some(Kind::$kind { $($field: Default::default()),* })))?,)*
+                }
+            }
         }
 
         /// Rows by verb.
@@ -98,53 +113,53 @@ macro_rules! verbs {
 
 verbs! {
     "A kernel launch, or `repeat` equal ones."
-    Kernel "kernel" [S] [R, W, MAY_WRITE, field("repeat", Slot::Number { least: 1 }), field("programmatic", Slot::Yes)]
+    Kernel "kernel" [S] [R, W, MAY_WRITE, field("repeat", Slot::Number { least: 1 }), field("programmatic", Slot::Yes)] => Kernel { stream, launches }
     "An asynchronous copy."
-    CopyAsync "copy_async" [S, FROM, TO] []
+    CopyAsync "copy_async" [S, FROM, TO] [] => Copy { stream, from, to }
     "One copy of a batch, which reads its source in the order of the stream unless it chooses another."
-    CopyBatch "copy_batch" [S, FROM, TO] [field("source", Slot::SourceOrder)]
+    CopyBatch "copy_batch" [S, FROM, TO] [field("source", Slot::SourceOrder)] => CopyBatch { stream, from, to, source }
     "An asynchronous copy between memory of two devices: that of the stream and a peer."
-    CopyPeer "copy_peer" [S, FROM, TO, field("peer", Slot::Device)] []
+    CopyPeer "copy_peer" [S, FROM, TO, field("peer", Slot::Device)] [] => CopyPeer { stream, peer }
     "An asynchronous memset."
-    MemsetAsync "memset_async" [S, TO] []
+    MemsetAsync "memset_async" [S, TO] [] => Memset { stream }
     "A blocking copy in the legacy stream of the caller's device."
-    Copy "copy" [FROM, TO] []
+    Copy "copy" [FROM, TO] [] => CopyBlocking { from, to }
     "A memset in the legacy stream of the caller's device."
-    Memset "memset" [TO] []
+    Memset "memset" [TO] [] => MemsetBlocking { to }
     "A function on the host, in stream order; it raises a flag at its end."
-    HostFunc "host_func" [S] [HOST_R, HOST_W, field("sets", Slot::Raised)]
+    HostFunc "host_func" [S] [HOST_R, HOST_W, field("sets", Slot::Raised)] => HostFunc { stream, raises }
     "A replay of a graph, with all that it reads and writes."
-    GraphLaunch "graph_launch" [S, field("g", Slot::Graph)] [R, W, MAY_WRITE]
+    GraphLaunch "graph_launch" [S, field("g", Slot::Graph)] [R, W, MAY_WRITE] => GraphLaunch { stream, graph }
     "Records an event in a stream."
-    Record "record" [EV, S] []
+    Record "record" [EV, S] [] => Record { stream, event }
     "A stream waits for the last record of an event."
-    Wait "wait" [S, EV] []
+    Wait "wait" [S, EV] [] => Wait { stream, event }
     "A stream writes a word of memory; `unfenced`, what it wrote before may become visible later."
-    WriteValue "write_value" [S, AT, VALUE] [field("unfenced", Slot::Yes)]
+    WriteValue "write_value" [S, AT, VALUE] [field("unfenced", Slot::Yes)] => WriteValue { stream, word, value, fenced }
     "A stream waits until a word of memory has a value."
-    WaitValue "wait_value" [S, AT, VALUE] [field("when", Slot::Compare)]
+    WaitValue "wait_value" [S, AT, VALUE] [field("when", Slot::Compare)] => WaitValue { stream, word, value, compare }
     "A stream, or else the thread, waits for what no call shows."
-    WaitOutside "wait_outside" [] [S]
+    WaitOutside "wait_outside" [] [S] => WaitOutside { stream }
     "A stream waits for the work that another stream has now."
-    WaitStream "wait_stream" [S, SRC] []
+    WaitStream "wait_stream" [S, SRC] [] => WaitStream { stream, source }
     "Blocks the caller until a stream is idle."
-    SyncStream "sync_stream" [ST] []
+    SyncStream "sync_stream" [ST] [] => SyncStream { stream }
     "Blocks the caller until an event is complete."
-    SyncEvent "sync_event" [EV] []
+    SyncEvent "sync_event" [EV] [] => SyncEvent { event }
     "Blocks the caller until every stream of a device is idle."
-    SyncDevice "sync_device" [] [DEV]
+    SyncDevice "sync_device" [] [DEV] => SyncDevice { device }
     "Queries whether a stream is idle."
-    QueryStream "query_stream" [ST] [READY]
+    QueryStream "query_stream" [ST] [READY] => QueryStream { stream, done }
     "Queries whether an event is complete."
-    QueryEvent "query_event" [EV] [READY]
+    QueryEvent "query_event" [EV] [READY] => QueryEvent { event, done }
     "The caller raises a flag."
-    SetFlag "set_flag" [field("flag", Slot::Raised)] []
+    SetFlag "set_flag" [field("flag", Slot::Raised)] [] => SetFlag { flag }
     "Blocks the caller until a flag is raised."
-    WaitFlag "wait_flag" [field("flag", Slot::Awaited)] []
+    WaitFlag "wait_flag" [field("flag", Slot::Awaited)] [] => WaitFlag { flag }
     "The caller reads host or managed memory."
-    HostRead "host_read" [field("buf", Slot::Read(Side::Host))] []
+    HostRead "host_read" [field("buf", Slot::Read(Side::Host))] [] => HostAccess {}
     "The caller writes host or managed memory."
-    HostWrite "host_write" [field("buf", Slot::Write(Side::Host))] []
+    HostWrite "host_write" [field("buf", Slot::Write(Side::Host))] [] => HostAccess {}
     "The caching allocator hands out a buffer; without a stream, the cache of pinned memory does."
     Alloc "alloc" [BUF] [
         S,
@@ -152,39 +167,39 @@ verbs! {
         field("after_events", Slot::Yes),
         field("must_alias", Slot::MustAlias),
         field("must_not_alias", Slot::MustNotAlias)
-    ]
+    ] => Alloc { buffer, stream, saw_events_of }
     "Drops the last reference to a buffer of the caching allocator."
-    Free "free" [BUF] []
+    Free "free" [BUF] [] => Free { buffer }
     "Notes a stream that uses a buffer, for its free."
-    RecordStream "record_stream" [BUF, ST] []
+    RecordStream "record_stream" [BUF, ST] [] => RecordStream { buffer, stream }
     "A stream-ordered allocation."
-    MallocAsync "malloc_async" [BUF, S] []
+    MallocAsync "malloc_async" [BUF, S] [] => MallocAsync { stream }
     "A stream-ordered free."
-    FreeAsync "free_async" [BUF, S] []
+    FreeAsync "free_async" [BUF, S] [] => FreeAsync { stream }
     "A device allocation without any ordering."
-    CudaMalloc "cuda_malloc" [BUF] []
+    CudaMalloc "cuda_malloc" [BUF] [] => CudaMalloc {}
     "Frees device memory; the program may not rely on a wait."
-    CudaFree "cuda_free" [BUF] []
+    CudaFree "cuda_free" [BUF] [] => CudaFree { stream_ordered }
     "Frees pinned memory; the program may not rely on a wait."
-    FreePinned "free_pinned" [BUF] []
+    FreePinned "free_pinned" [BUF] [] => FreePinned {}
     "Makes pinned memory pageable again; the program may not rely on a wait."
-    Unregister "unregister" [BUF] []
+    Unregister "unregister" [BUF] [] => HostUnregister {}
     "The time from event `a` to event `b`."
-    Elapsed "elapsed" [field("a", Slot::Event), field("b", Slot::Later)] []
+    Elapsed "elapsed" [field("a", Slot::Event), field("b", Slot::Later)] [] => Elapsed { from, to }
     "From here on the event counts as never recorded."
-    CreateEvent "create_event" [EV] []
+    CreateEvent "create_event" [EV] [] => CreateEvent { event }
     "From here on the event counts as never recorded."
-    DestroyEvent "destroy_event" [EV] []
+    DestroyEvent "destroy_event" [EV] [] => DestroyEvent { event }
     "Makes a stream; orders nothing."
-    CreateStream "create_stream" [ST] []
+    CreateStream "create_stream" [ST] [] => CreateStream { stream }
     "Destroys a stream; orders nothing and does not wait."
-    DestroyStream "destroy_stream" [ST] []
+    DestroyStream "destroy_stream" [ST] [] => DestroyStream { stream }
     "Sets the current device of the calling thread."
-    SetDevice "set_device" [DEV] []
+    SetDevice "set_device" [DEV] [] => SetDevice { device }
     "Begins a capture."
-    BeginCapture "begin_capture" [S] []
+    BeginCapture "begin_capture" [S] [] => BeginCapture { stream }
     "Ends a capture."
-    EndCapture "end_capture" [S] []
+    EndCapture "end_capture" [S] [] => EndCapture { stream }
     "The simulated device stops executing a stream (runtime level)."
     SimHold "sim_hold" [ST] []
     "The simulated device resumes executing a stream (runtime level)."
@@ -208,6 +223,22 @@ impl Verb {
     pub(crate) fn named(name: &str) -> Option<Verb> {
         let at = ROWS.iter().position(|row| row.name == name)?;
         Some(Verb::ALL[at])
+    }
+
+    /// Returns the verb of an op that becomes this call.
+    pub(crate) fn of(call: &Op) -> Option<Verb> {
+        let writes = call
+            .accesses
+            .first()
+            .is_none_or(|access| access.mode != Mode::Read);
+        let kind = match call.kind {
+            Kind::DependentKernel { stream } => Kind::kernel(stream),
+            Kind::HostAccess if writes => return Some(Verb::HostWrite),
+            kind => kind,
+        };
+        let becomes =
+            |verb: &Verb| verb.call().map(|call| discriminant(&call)) == Some(discriminant(&kind));
+        Verb::ALL.iter().copied().find(becomes)
     }
 
     pub(crate) fn needs(self) -> &'static [Field] {

@@ -13,7 +13,8 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-pub(crate) use kinds::Field;
+#[doc(hidden)]
+pub use kinds::Field;
 pub use kinds::{Class, Named, Until};
 
 /// A device, by its index.

@@ -192,7 +192,7 @@ impl Lift<'_> {
     }
 
     fn call(&mut self, op: &Op) -> Option<(Verb, Fields)> {
-        let verb = verb(op)?;
+        let verb = Verb::of(op)?;
         if let Kind::Alloc {
             buffer,
             stream,
@@ -441,55 +441,6 @@ impl Lift<'_> {
         self.threads.insert(id, new);
         new
     }
-}
-
-/// Returns the verb of an operation; none if it only orders or creates something, which no race needs.
-fn verb(op: &Op) -> Option<Verb> {
-    Some(match op.kind {
-        Kind::Kernel { .. } | Kind::DependentKernel { .. } => Verb::Kernel,
-        Kind::GraphLaunch { .. } => Verb::GraphLaunch,
-        Kind::HostFunc { .. } => Verb::HostFunc,
-        Kind::Copy { .. } => Verb::CopyAsync,
-        Kind::CopyBatch { .. } => Verb::CopyBatch,
-        Kind::CopyPeer { .. } => Verb::CopyPeer,
-        Kind::CopyBlocking { .. } => Verb::Copy,
-        Kind::Memset { .. } => Verb::MemsetAsync,
-        Kind::MemsetBlocking { .. } => Verb::Memset,
-        Kind::HostAccess => match op.accesses.first()?.mode {
-            Mode::Read => Verb::HostRead,
-            Mode::Write | Mode::MayWrite => Verb::HostWrite,
-        },
-        Kind::MallocAsync { .. } => Verb::MallocAsync,
-        Kind::FreeAsync { .. } => Verb::FreeAsync,
-        Kind::CudaFree { .. } => Verb::CudaFree,
-        Kind::FreePinned => Verb::FreePinned,
-        Kind::HostUnregister => Verb::Unregister,
-        Kind::Alloc { .. } => Verb::Alloc,
-        Kind::Free { .. } => Verb::Free,
-        Kind::RecordStream { .. } => Verb::RecordStream,
-        Kind::Record { .. } => Verb::Record,
-        Kind::CreateEvent { .. } => Verb::CreateEvent,
-        Kind::Elapsed { .. } => Verb::Elapsed,
-        Kind::SyncEvent { .. } => Verb::SyncEvent,
-        Kind::SyncStream { .. } => Verb::SyncStream,
-        Kind::QueryEvent { .. } => Verb::QueryEvent,
-        Kind::QueryStream { .. } => Verb::QueryStream,
-        Kind::SyncDevice { .. } => Verb::SyncDevice,
-        Kind::SetDevice { .. } => Verb::SetDevice,
-        Kind::Wait { .. }
-        | Kind::WaitStream { .. }
-        | Kind::WriteValue { .. }
-        | Kind::WaitValue { .. }
-        | Kind::WaitOutside { .. }
-        | Kind::SetFlag { .. }
-        | Kind::WaitFlag { .. }
-        | Kind::CudaMalloc
-        | Kind::DestroyEvent { .. }
-        | Kind::CreateStream { .. }
-        | Kind::DestroyStream { .. }
-        | Kind::BeginCapture { .. }
-        | Kind::EndCapture { .. } => return None,
-    })
 }
 
 /// Returns the first of `s1`, `s2`, … that is not taken.

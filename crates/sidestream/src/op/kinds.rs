@@ -103,8 +103,9 @@ pub enum Named<'a> {
     Device(&'a mut DeviceId),
 }
 
-/// A field of a call.
-pub(crate) enum Field<'a> {
+/// A field of a call, for the crates of this repository.
+#[doc(hidden)]
+pub enum Field<'a> {
     Stream(&'a mut StreamId),
     Event(&'a mut EventId),
     Buffer(&'a mut BufferId),
@@ -174,8 +175,9 @@ macro_rules! kinds {
             }
 
             /// Passes each field of the call to `take`, which may replace the field, until `take` returns an error.
+            #[doc(hidden)]
             #[inline(always)]
-            pub(crate) fn each_field<E>(
+            pub fn each_field<E>(
                 &mut self,
                 mut take: impl FnMut(Field<'_>) -> Result<(), E>,
             ) -> Result<(), E> {
