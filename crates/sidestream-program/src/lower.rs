@@ -95,6 +95,11 @@ impl Lowered {
         streams.chain(ops).max().unwrap_or(DeviceId(0))
     }
 
+    /// Returns the device of a stream.
+    pub(crate) fn device_of(&self, stream: StreamId) -> DeviceId {
+        self.streams[stream.0 as usize].device
+    }
+
     /// Declares the streams and events in an empty rule book, so that they get the ids that the commands use.
     pub fn declare(&self, order: &mut Order) {
         for (at, stream) in self.streams.iter().enumerate() {

@@ -7,7 +7,7 @@ use sidestream::backend::Address;
 use sidestream::engine::{Profile, TaskId};
 use sidestream::op::{self, BufferId, Kind, OpId, StreamId, ThreadId};
 use sidestream::order::{Chain, Misuse};
-use sidestream::sim::{Names, Schedule, Sim, Stuck, Unplaceable};
+use sidestream::sim::{Names, Schedule, Sim, Stuck};
 use sidestream::trace::Trace;
 
 use crate::lower::{Command, Lowered, lower};
@@ -44,8 +44,6 @@ pub enum CannotRun {
         /// Bytes that the device has.
         memory_bytes: u64,
     },
-    /// The simulator has no room for the buffers.
-    Memory(Unplaceable),
     /// An allocation finds no block.
     OutOfBlocks {
         /// The op that allocates.
@@ -68,7 +66,6 @@ impl fmt::Display for CannotRun {
                 "its device buffers take {wanted_bytes} bytes, the device has {memory_bytes}; \
                  use smaller buffers"
             ),
-            CannotRun::Memory(error) => write!(f, "{error}"),
             CannotRun::OutOfBlocks { op, blocks } => write!(
                 f,
                 "op {op}: out of memory, all {blocks} blocks are handed out; free one before, or \
@@ -120,8 +117,7 @@ pub fn run_connected(
         sim.prioritize(StreamId(at), stream.priority);
     }
     for buffer in &lowered.buffers {
-        let added = sim.contents().add(buffer.size_bytes, buffer.over);
-        added.map_err(CannotRun::Memory)?;
+        sim.contents().add(buffer.size_bytes, buffer.over);
     }
     let mut running = Running {
         program,

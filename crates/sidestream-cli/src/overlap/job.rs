@@ -224,7 +224,6 @@ impl Program {
     fn new(job: Job, layout: Layout, profile: Profile, host: Memory) -> Program {
         let kernel = job.kernel(&profile);
         let mut sim = Sim::new(vec![profile], Schedule::InOrder, false);
-        sim.times_only();
         for _ in 0..layout.streams() {
             sim.order().add_stream(StreamKind::NonBlocking, DeviceId(0));
         }

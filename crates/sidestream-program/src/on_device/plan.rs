@@ -78,6 +78,7 @@ impl std::error::Error for NotOnDevice {}
 const LAUNCHES: u64 = 1_000_000;
 const THREADS: usize = 64;
 const LASTS_NS: u64 = 60_000_000_000;
+const MEMORY_BYTES: u64 = 1 << 30;
 
 impl<'a> Plan<'a> {
     /// Checks all of a program before any of it runs.
@@ -102,7 +103,7 @@ impl<'a> Plan<'a> {
         if program.threads.len() > THREADS {
             return Err(whole(format!("it has more than {THREADS} host threads")));
         }
-        // Kernels must not take too long in total, and the buffers must fit into both machines.
+        // Kernels must not take too long in total, and the buffers must fit into both devices.
         let profile = Profile::h200();
         let usual = run(program, &profile, Schedule::InOrder, false);
         let usual = usual.map_err(|why| NotOnDevice {
@@ -116,6 +117,18 @@ impl<'a> Plan<'a> {
             ));
         }
         let lowered = usual.lowered;
+        let own = lowered
+            .buffers
+            .iter()
+            .filter(|buffer| buffer.over.is_none());
+        let sizes = own.map(|buffer| buffer.size_bytes);
+        let bytes = sizes.fold(0, u64::saturating_add);
+        if bytes > MEMORY_BYTES {
+            return Err(whole(format!(
+                "its buffers take {bytes} bytes in total, and the simulated GPU with which a device is compared keeps at \
+                 most {MEMORY_BYTES} in this machine's memory"
+            )));
+        }
         let mut needs = vec![Needs::default(); program.ops.len()];
         for work in trace.work.iter().filter(|work| work.what == What::Kernel) {
             let at = work.op.0 as usize;
@@ -410,7 +423,7 @@ impl Planning<'_> {
     /// Returns the device of the op's stream or thread.
     fn runs_on(&self, op: &Op) -> DeviceId {
         match op.kind.stream() {
-            Some(stream) => self.lowered.streams[stream.0 as usize].device,
+            Some(stream) => self.lowered.device_of(stream),
             None => self.current[op.thread.0 as usize],
         }
     }
@@ -431,7 +444,7 @@ impl Planning<'_> {
                 continue;
             }
             let others = self.owners.iter().find(|&(&known, &owner)| {
-                let device = self.lowered.streams[known.0 as usize].device;
+                let device = self.lowered.device_of(known);
                 known != stream && owner == thread && device == declared.device
             });
             if others.is_some() {

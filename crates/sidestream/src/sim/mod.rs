@@ -1,15 +1,16 @@
-//! A simulated GPU: virtual time, real results.
+//! A simulated GPU in virtual time.
 //!
 //! [`Sim`] takes operations in call order. The rule book determines what each operation is ordered after, and the
 //! engine determines when it runs. An operation reads bytes when it starts and writes bytes when it ends. An operation
-//! that lacks a wait therefore computes with whatever the memory contains at that time, as on a device.
+//! that lacks a wait therefore finds whatever the memory contains at that time, as on a device; the simulator notes who
+//! had written it.
 //!
 //! A [`Schedule`] picks one of the orders that the rules allow. [`Schedule::InOrder`] also keeps orders that were only
 //! observed on devices; the others keep only those that CUDA guarantees, so that a program that depends on
 //! more gives wrong results.
 //!
 //! [`Machine`] is the simulated GPU for running programs: a [`Backend`](crate::backend::Backend) whose memory has
-//! addresses, whose kernels are functions, and that keeps no history beyond its unfinished work.
+//! addresses and bytes, whose kernels are functions, and that keeps no history beyond its unfinished work.
 
 mod connections;
 mod core;
@@ -22,13 +23,13 @@ mod work;
 use std::fmt;
 
 use crate::engine::{Engine, KernelCost, Profile, TaskId, What};
-use crate::op::{Access, Class, DeviceId, Kind, Mode, Op, OpId, StreamId};
+use crate::op::{Access, DeviceId, Kind, Mode, Op, OpId, StreamId};
 use crate::order::{After, Chain, Misuse, Order, Performs, Runs, Step};
 
 use connections::Connections;
 use core::Core;
 pub use machine::Machine;
-pub use memory::{Contents, Found, LIMIT_BYTES, Unplaceable};
+pub use memory::{Contents, Found};
 pub use record::Names;
 pub use schedule::{BadSchedule, Schedule};
 #[doc(hidden)]
@@ -39,22 +40,18 @@ pub struct Sim {
     devices: Vec<Profile>,
     core: Core<Part>,
     contents: Contents,
-    /// Whether bytes are read and written; if not, only times are simulated.
-    computes: bool,
+    /// Whether the simulator notes who wrote what an access finds; if not, only times are simulated.
+    has_witness: bool,
     ops: Vec<Submitted>,
 }
 
-/// An operation and its results.
+/// An operation and what it found.
 struct Submitted {
     op: Op,
     /// For a wait: the operation that recorded the event.
     recorded_by: Option<OpId>,
     /// The current device of the calling thread.
     device: DeviceId,
-    /// A hash of everything that the operation has read.
-    seen: u64,
-    /// The bytes that a copy has read and not yet written.
-    stash: Vec<u8>,
     witness: Vec<Witness>,
 }
 
@@ -106,13 +103,14 @@ impl fmt::Display for Stuck {
 impl std::error::Error for Stuck {}
 
 impl Sim {
-    /// Returns a machine with these devices. `witness` enables [`Sim::witness`].
-    pub fn new(devices: Vec<Profile>, schedule: Schedule, witness: bool) -> Sim {
+    /// Returns a machine with these devices. Without `has_witness` it simulates only times: it does not answer
+    /// [`Sim::witness`], and needs no buffers.
+    pub fn new(devices: Vec<Profile>, schedule: Schedule, has_witness: bool) -> Sim {
         Sim {
             core: Core::new(devices.clone(), schedule),
             devices,
-            contents: Contents::new(witness),
-            computes: true,
+            contents: Contents::default(),
+            has_witness,
             ops: Vec::new(),
         }
     }
@@ -122,7 +120,7 @@ impl Sim {
         &mut self.core.order
     }
 
-    /// Returns the memory, to add buffers and to read their contents.
+    /// Returns the memory, to add buffers and to see who wrote them.
     pub fn contents(&mut self) -> &mut Contents {
         &mut self.contents
     }
@@ -145,11 +143,6 @@ impl Sim {
         };
         let is_used = self.core.schedule == Schedule::InOrder;
         self.core.connections = is_used.then(|| Connections::new(count, turn));
-    }
-
-    /// From now on simulates only times: buffers need not be added, and results are not kept.
-    pub fn times_only(&mut self) {
-        self.computes = false;
     }
 
     /// Returns the last task of a chain so far.
@@ -225,11 +218,6 @@ impl Sim {
         self.core.engine.scheduled(last).map(|span| span.end_ns)
     }
 
-    /// Returns a hash of everything that an operation has read so far, and of its number.
-    pub fn seen(&self, op: OpId) -> Option<u64> {
-        self.submitted(op).map(|s| s.seen)
-    }
-
     /// Returns the place of an access: the memory, the first byte, and one past the last (as in [`Found`]).
     pub fn place(&self, access: &Access) -> (u32, u64, u64) {
         self.contents.place(access)
@@ -237,12 +225,8 @@ impl Sim {
 
     /// Returns the state of the bytes that the accesses of an operation found.
     pub fn witness(&self, op: OpId) -> &[Witness] {
-        self.submitted(op).map_or(&[], |s| &s.witness)
-    }
-
-    fn submitted(&self, op: OpId) -> Option<&Submitted> {
-        let at = self.ops.binary_search_by_key(&op, |s| s.op.id).ok()?;
-        Some(&self.ops[at])
+        let at = self.ops.binary_search_by_key(&op, |s| s.op.id);
+        at.map_or(&[], |at| &self.ops[at].witness)
     }
 }
 
@@ -295,11 +279,9 @@ impl Sim {
             self.core.frontier.advance(step, task);
         }
         self.ops.push(Submitted {
-            seen: u64::from(op.id.0),
             op,
             recorded_by,
             device,
-            stash: Vec::new(),
             witness: Vec::new(),
         });
     }
@@ -353,69 +335,30 @@ impl Sim {
         let Some(event) = self.core.engine.step() else {
             return false;
         };
-        let part = *self.core.part(event.task);
-        if self.computes && part.performs != Performs::Nothing {
-            match event.what {
-                What::Started => self.read(part),
-                What::Finished => self.write(part),
+        if self.has_witness {
+            let part = *self.core.part(event.task);
+            match (event.what, part.performs) {
+                (What::Started, Performs::All | Performs::Reads) => self.access(part, false),
+                (What::Finished, Performs::All | Performs::Writes) => self.access(part, true),
+                _ => {}
             }
         }
         true
     }
 
-    /// Reads the inputs of an operation, at its start.
-    fn read(&mut self, part: Part) {
-        let Submitted {
-            op,
-            seen,
-            stash,
-            witness,
-            ..
-        } = &mut self.ops[part.op as usize];
-        if !matches!(part.performs, Performs::All | Performs::Reads) {
-            return;
-        }
-        let is_copy = matches!(op.kind.class(), Class::Copy { .. });
+    /// Reads the inputs of an operation, at its start, or writes its outputs, at its end.
+    fn access(&mut self, part: Part, wrote: bool) {
+        let Submitted { op, witness, .. } = &mut self.ops[part.op as usize];
         // Bytes that the operation may write are read and written.
-        for access in op.accesses.iter().filter(|a| a.mode != Mode::Write) {
-            *seen = self.contents.hash(access, *seen);
-            note(&self.contents, access, false, witness);
-            if is_copy {
-                *stash = self.contents.load(access);
-            }
+        let other = if wrote { Mode::Read } else { Mode::Write };
+        let accesses = || op.accesses.iter().filter(|access| access.mode != other);
+        // What was there is noted before anything is written, since accesses may overlap.
+        for access in accesses() {
+            self.contents
+                .found(access, |found| witness.push(Witness { wrote, found }));
         }
-    }
-
-    /// Writes the outputs of an operation, at its end.
-    fn write(&mut self, part: Part) {
-        let Submitted {
-            op,
-            seen,
-            stash,
-            witness,
-            ..
-        } = &mut self.ops[part.op as usize];
-        if !matches!(part.performs, Performs::All | Performs::Writes) {
-            return;
-        }
-        let is_copy = matches!(op.kind.class(), Class::Copy { .. });
-        let writes = || op.accesses.iter().filter(|a| a.mode != Mode::Read);
-        // The witnesses are taken before anything is written, since accesses may overlap.
-        for access in writes() {
-            note(&self.contents, access, true, witness);
-        }
-        for access in writes() {
-            if is_copy {
-                self.contents.store(access, stash);
-            } else {
-                self.contents.fill(access, *seen);
-            }
+        for access in accesses().filter(|_| wrote) {
             self.contents.wrote(access, op.id);
         }
-        *stash = Vec::new();
     }
-}
-
-fn note(contents: &Contents, access: &Access, wrote: bool, witness: &mut Vec<Witness>) {
-    contents.found(access, |found| witness.push(Witness { wrote, found }));
 }
