@@ -200,7 +200,8 @@ impl<P> Core<P> {
     }
 }
 
-fn grow<T>(table: &mut Vec<Option<T>>, id: u32) -> &mut Option<T> {
+/// Returns the entry of an id, for which the table grows.
+pub(super) fn grow<T>(table: &mut Vec<Option<T>>, id: u32) -> &mut Option<T> {
     let at = id as usize;
     if table.len() <= at {
         table.resize_with(at + 1, || None);

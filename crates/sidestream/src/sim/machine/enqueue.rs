@@ -29,8 +29,7 @@ impl State {
         for step in steps {
             let number = OpId(serial as u32);
             let delay = self.core.delay(number, serial, step, has_work);
-            let mut part = self.part(op, device, works(step));
-            part.serial = serial;
+            let mut part = Part::new(op, serial, device, works(step));
             let task = match (works(step), op.kind) {
                 (true, Kind::GraphLaunch { .. }) => self.push_graph(caller_kind, step, part, delay),
                 (true, _) => {
@@ -149,24 +148,7 @@ impl State {
         device: DeviceId,
         work: Work,
     ) -> TaskId {
-        let part = Part {
-            serial,
-            ..self.part(op, device, false)
-        };
+        let part = Part::new(op, serial, device, false);
         self.core.push_call(op, work, part)
-    }
-
-    pub(super) fn part(&self, op: &Op, device: DeviceId, is_on_device: bool) -> Part {
-        Part {
-            // No call with this number keeps times.
-            serial: u64::MAX,
-            op: op.id,
-            call: op.kind.name(),
-            device,
-            is_on_device,
-            is_done: false,
-            start_ns: 0,
-            effect: Effect::Nothing,
-        }
     }
 }

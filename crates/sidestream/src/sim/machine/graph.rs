@@ -86,7 +86,7 @@ impl State {
         };
         self.dropped
             .extend(unused.into_iter().map(|node| node.effect));
-        self.tables.set_graph(id, graph);
+        self.tables.graphs.set(id.0, graph);
         match difference {
             None => Ok(()),
             Some(difference) => Err(Error::Refused {
@@ -136,23 +136,17 @@ impl State {
         part: Part,
         delay: Delay,
     ) -> TaskId {
-        let (serial, op, device, call) = (part.serial, part.op, part.device, part.call);
-        let point = |call: &'static str, effect: Effect| Part {
-            serial,
-            op,
-            call,
-            device,
-            is_on_device: true,
-            is_done: false,
-            start_ns: 0,
-            effect,
+        let serial = part.serial;
+        let exit = Part {
+            effect: Effect::Nothing,
+            ..part
         };
         let entry = self.core.push_step(step, Work::Marker, delay, part);
         let Kind::GraphLaunch { graph: id, .. } = *kind else {
             return entry;
         };
         // The graph is put back below; nothing looks it up in between.
-        let Some(mut graph) = self.tables.take_graph(id) else {
+        let Some(mut graph) = self.tables.graphs.take(id.0) else {
             return entry;
         };
         // Nodes have the priority of the stream, unless a graph is instantiated with
@@ -177,16 +171,21 @@ impl State {
             let delay = self.core.delay(OpId(serial as u32), serial, &does, true);
             let task = Task::new(lanes[node.lane], node.work);
             let task = task.after(&after).delay(delay).in_graph();
-            let task = self.core.push(task, point(node.call, node.effect.again()));
+            let node_part = Part {
+                call: node.call,
+                effect: node.effect.again(),
+                ..exit
+            };
+            let task = self.core.push(task, node_part);
             tasks.push(task);
             if node.is_last {
                 ends.push(task);
             }
         }
-        let exit = Task::new(lane, Work::Marker).after(&ends);
-        let exit = self.core.push(exit, point(call, Effect::Nothing));
+        let task = Task::new(lane, Work::Marker).after(&ends);
+        let exit = self.core.push(task, exit);
         graph.last = Some(exit);
-        self.tables.set_graph(id, graph);
+        self.tables.graphs.set(id.0, graph);
         exit
     }
 }

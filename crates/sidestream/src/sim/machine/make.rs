@@ -26,14 +26,14 @@ impl State {
             } => {
                 self.refuse_lost(device)?;
                 let stream = self.new_stream(device, kind, priority);
-                self.tables.set_stream(id, stream);
+                self.tables.streams.set(id.0, stream);
             }
             Create::Event {
                 id, device, timing, ..
             } => {
                 self.refuse_lost(device)?;
                 let event = self.new_event(device, timing)?;
-                self.tables.set_event(id, event);
+                self.tables.events.set(id.0, event);
             }
             Create::Interprocess { .. } => return Err(no_interprocess()),
             Create::Graph { id, device, nodes } => {
@@ -47,11 +47,11 @@ impl State {
                     nodes = self.captures.take_ended(device).unwrap_or_default();
                 }
                 let nodes = self.graph_nodes(device, nodes);
-                match self.tables.take_graph(id) {
+                match self.tables.graphs.take(id.0) {
                     Some(graph) => return self.update_graph(id, graph, nodes),
                     None => {
                         let graph = self.new_graph(device);
-                        self.tables.set_graph(id, Graph { nodes, ..graph });
+                        self.tables.graphs.set(id.0, Graph { nodes, ..graph });
                     }
                 }
             }
@@ -79,7 +79,7 @@ impl State {
             } == stream
                 && is_idle(spare)
         };
-        if let Some(spare) = self.tables.spare_stream(fits) {
+        if let Some(spare) = self.tables.streams.reuse(fits) {
             return spare;
         }
         stream.ordered = self.core.order.add_stream(kind, device);
@@ -95,7 +95,8 @@ impl State {
             record: None,
             at_ns: None,
         };
-        let Some(spare) = self.tables.spare_event(device, timing) else {
+        let fits = |spare: &Event| (spare.device, spare.timing) == (device, timing);
+        let Some(spare) = self.tables.events.reuse(fits) else {
             return Ok(fresh(self.core.order.add_event(timing, Some(device))));
         };
         let kind = Kind::CreateEvent {
@@ -110,9 +111,10 @@ impl State {
         let is_done = |task: TaskId| core.is_forgotten(task) || core.part(task).is_done;
         let spare = self
             .tables
-            .spare_graph(|spare| spare.device == device && spare.last.is_none_or(is_done));
+            .graphs
+            .reuse(|spare| spare.device == device && spare.last.is_none_or(is_done));
         spare.unwrap_or_else(|| Graph {
-            ordered: GraphId(self.tables.graphs_so_far() as u32),
+            ordered: GraphId(self.tables.graphs.so_far() as u32),
             device,
             nodes: Vec::new(),
             lanes: BTreeMap::new(),

@@ -61,6 +61,21 @@ pub(super) struct Part {
     pub effect: Effect,
 }
 
+impl Part {
+    pub(super) fn new(op: &Op, serial: u64, device: DeviceId, is_on_device: bool) -> Part {
+        Part {
+            serial,
+            op: op.id,
+            call: op.kind.name(),
+            device,
+            is_on_device,
+            is_done: false,
+            start_ns: 0,
+            effect: Effect::Nothing,
+        }
+    }
+}
+
 /// The times of the tasks of a call that have run.
 pub(super) struct Times {
     pub left: u64,
@@ -182,7 +197,8 @@ impl State {
     pub(super) fn push_answer(&mut self, op: &Op, targets: &Targets) -> Result<TaskId> {
         let device = self.device_of(&op.kind, op.thread)?;
         let chain = Chain::Thread(op.thread);
-        let part = self.part(op, device, false);
+        // No call with this number keeps times.
+        let part = Part::new(op, u64::MAX, device, false);
         let lane = self.core.lane(chain);
         let work = Work::Call(Call::HostNs(0));
         let task = Task::new(lane, work).after(targets);
