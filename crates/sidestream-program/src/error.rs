@@ -67,9 +67,12 @@ impl fmt::Display for BadProgram {
 
 impl std::error::Error for BadProgram {}
 
-/// An error in one program, before its op is known.
+/// An error in one program.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
+    /// The op that it belongs to, and the text of the op's `do`, once they are known.
+    pub(crate) at: Option<usize>,
+    pub(crate) verb: Option<String>,
     pub(crate) line: usize,
     pub(crate) field: Option<String>,
     pub(crate) message: String,
@@ -78,6 +81,8 @@ pub(crate) struct Fault {
 impl Fault {
     pub(crate) fn new(line: usize, message: impl Into<String>) -> Self {
         Self {
+            at: None,
+            verb: None,
             line,
             field: None,
             message: message.into(),

@@ -399,17 +399,13 @@ impl Tables {
         devices: &[Device],
         own: &[Stream],
     ) -> Result<()> {
-        let device_of = |stream: sidestream::op::StreamId| {
-            let declared: &crate::lower::Stream = &plan.lowered.streams[stream.0 as usize];
-            declared.device
-        };
         match op.kind {
             Kind::Record { event, stream } => {
-                let device = device_of(stream);
+                let device = plan.lowered.device_of(stream);
                 self.event(event, device, plan, devices)?;
             }
             Kind::GraphLaunch { graph, stream } if !self.graphs.contains_key(&graph) => {
-                let own = &own[device_of(stream).0 as usize];
+                let own = &own[plan.lowered.device_of(stream).0 as usize];
                 own.begin_capture()?;
                 let launched = perform::launch_mix(self, plan, op, own, &library::mix());
                 let captured = own.end_capture();

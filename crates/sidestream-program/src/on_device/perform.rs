@@ -77,10 +77,7 @@ impl Machine<'_> {
             Kind::HostFunc { stream, raises } => {
                 tables.host_func(plan, at, op, stream)?;
                 if raises.is_some() {
-                    let device = plan.lowered.streams[stream.0 as usize].device;
-                    let event = Event::new(self.device(device))?;
-                    tables.stream(stream)?.record(&event)?;
-                    tables.raised.insert(at, Arc::new(event));
+                    tables.raised.insert(at, self.mark(tables, stream)?);
                 }
             }
             Kind::GraphLaunch { stream, graph } => {
@@ -89,7 +86,7 @@ impl Machine<'_> {
                 unsafe { tables.stream(stream)?.launch_graph(graph)? };
             }
             Kind::Record { event, stream } => {
-                let device = plan.lowered.streams[stream.0 as usize].device;
+                let device = plan.lowered.device_of(stream);
                 let known = tables.event(event, device, plan, self.devices)?;
                 tables.stream(stream)?.record(&known)?;
                 tables.recorded.insert(event, device);
@@ -197,13 +194,8 @@ impl Machine<'_> {
                 return Ok(marks.map(Wait::AskEvents));
             }
             Kind::Free { .. } if !needs.marks.is_empty() => {
-                let mut marks = Vec::new();
-                for &stream in &needs.marks {
-                    let device = plan.lowered.streams[stream.0 as usize].device;
-                    let event = Event::new(self.device(device))?;
-                    tables.stream(stream)?.record(&event)?;
-                    marks.push(Arc::new(event));
-                }
+                let marks = needs.marks.iter().map(|&stream| self.mark(tables, stream));
+                let marks = marks.collect::<Result<_>>()?;
                 tables.marks.insert(at, marks);
             }
             Kind::Free { .. } | Kind::RecordStream { .. } => {}
@@ -235,6 +227,13 @@ impl Machine<'_> {
 
     fn device(&self, device: DeviceId) -> &Device {
         &self.devices[device.0 as usize]
+    }
+
+    /// Records a new event in a stream.
+    fn mark(&self, tables: &Tables, stream: StreamId) -> Result<Arc<Event>> {
+        let event = Event::new(self.device(self.plan.lowered.device_of(stream)))?;
+        tables.stream(stream)?.record(&event)?;
+        Ok(Arc::new(event))
     }
 
     /// Returns an event on the device where it was last recorded, or on any device if it was not.

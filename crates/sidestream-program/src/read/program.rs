@@ -18,23 +18,6 @@ const KEYS: [&str; 11] = [
     "rules",
 ];
 
-/// An error and the op that it belongs to.
-pub(super) struct Located {
-    pub(super) at: Option<usize>,
-    pub(super) verb: Option<String>,
-    pub(super) fault: Fault,
-}
-
-impl From<Fault> for Located {
-    fn from(fault: Fault) -> Self {
-        Self {
-            at: None,
-            verb: None,
-            fault,
-        }
-    }
-}
-
 /// Reads a program; `above` is an error of its document, if there is one.
 pub(super) fn read(
     view: View<'_>,
@@ -43,10 +26,10 @@ pub(super) fn read(
 ) -> Result<Program, Box<BadProgram>> {
     let mut names = Names::default();
     let result = match above {
-        Some(fault) => Err(fault.into()),
+        Some(fault) => Err(fault),
         None => read_keys(view, &mut names, limits),
     };
-    result.map_err(|Located { at, verb, fault }| {
+    result.map_err(|fault| {
         // Best effort: an invalid mapping gives neither a name nor an expected result.
         let record = Record::read(view, "a program").ok();
         let key = |key| record.as_ref().and_then(|record| record.get(key));
@@ -61,9 +44,9 @@ pub(super) fn read(
                         shown(name)
                     }
                 }),
-            at,
+            at: fault.at,
             line: fault.line,
-            verb,
+            verb: fault.verb,
             field: fault.field,
             message: fault.message,
             expect: key("expect").and_then(|view| {
@@ -74,11 +57,7 @@ pub(super) fn read(
     })
 }
 
-fn read_keys<'t>(
-    view: View<'t>,
-    names: &mut Names<'t>,
-    limits: &Limits,
-) -> Result<Program, Located> {
+fn read_keys<'t>(view: View<'t>, names: &mut Names<'t>, limits: &Limits) -> Result<Program, Fault> {
     let record = Record::read(view, "a program, a mapping with `name` and `ops`,")?;
     record.only(
         |key| KEYS.contains(&key),
@@ -128,7 +107,7 @@ fn read_keys<'t>(
     let ops = scalars::list(need("ops")?, "ops").map_err(|f| f.in_field("ops"))?;
     if ops.len() > limits.ops {
         let message = format!("{} ops are more than the {} allowed", ops.len(), limits.ops);
-        return Err(Fault::new(record.line, message).in_field("ops").into());
+        return Err(Fault::new(record.line, message).in_field("ops"));
     }
     program.ops = read_ops(ops, names, &mut program, limits)?;
 
@@ -146,14 +125,14 @@ fn read_ops<'t>(
     names: &mut Names<'t>,
     program: &mut Program,
     limits: &Limits,
-) -> Result<Vec<Op>, Located> {
+) -> Result<Vec<Op>, Fault> {
     let mut reader = op::Reader::new(names, program, limits);
     let mut ops = Vec::with_capacity(views.len());
     for (at, view) in views.iter().enumerate() {
-        ops.push(reader.read(view).map_err(|fault| Located {
+        ops.push(reader.read(view).map_err(|fault| Fault {
             at: Some(at),
             verb: op::verb_of(view).map(shown),
-            fault,
+            ..fault
         })?);
     }
     Ok(ops)

@@ -321,17 +321,11 @@ impl Lift<'_> {
         let stream = self.cut.streams.get(id.0 as usize)?;
         let called = self.cut.called.iter().find(|(of, _)| *of == id);
         let given = called.map_or(&stream.name, |(_, name)| name);
-        let taken: Vec<&str> = self
-            .program
-            .streams
-            .iter()
-            .map(|s| s.name.as_str())
-            .collect();
         let is_plain = stream.kind == StreamKind::NonBlocking && stream.device == DeviceId(0);
-        let name = match as_name(given).filter(|name| !taken.contains(&name.as_str())) {
-            Some(name) => name,
-            None => numbered(if is_plain { "s" } else { "stream" }, &taken),
-        };
+        let start = if is_plain { "s" } else { "stream" };
+        let name = free_name(as_name(given), start, |name| {
+            self.program.streams.iter().all(|s| s.name != name)
+        });
         let origin = if is_plain && is_implicit_stream(&name) {
             Origin::Implicit
         } else {
@@ -355,8 +349,7 @@ impl Lift<'_> {
         }
         let buffer = self.cut.buffers.get(id.0 as usize)?;
         let (memory, size) = (buffer.memory, self.bytes.size(buffer.root));
-        let is_taken = |name: &String| self.program.buffers.iter().any(|b| b.name == *name);
-        let given = as_name(&buffer.name).filter(|name| !is_taken(name));
+        let given = as_name(&buffer.name).filter(|name| self.is_free(name));
         let name = given.unwrap_or_else(|| self.free_letter(memory));
         let new = self.declare_buffer(name, memory, size);
         self.buffers.insert(id, new);
@@ -382,17 +375,13 @@ impl Lift<'_> {
             Memory::Managed => &["M"],
             Memory::Device => &["A", "B", "C", "D", "E", "F"],
         };
-        let taken: Vec<&str> = self
-            .program
-            .buffers
-            .iter()
-            .map(|b| b.name.as_str())
-            .collect();
-        let free = letters.iter().find(|letter| !taken.contains(letter));
-        free.map_or_else(
-            || numbered(letters[0], &taken),
-            |letter| (*letter).to_owned(),
-        )
+        let free = letters.iter().find(|letter| self.is_free(letter));
+        let free = free.map(|&letter| letter.to_owned());
+        free_name(free, letters[0], |name| self.is_free(name))
+    }
+
+    fn is_free(&self, name: &str) -> bool {
+        self.program.buffers.iter().all(|b| b.name != name)
     }
 
     fn event(&mut self, id: EventId) -> Option<EventId> {
@@ -428,27 +417,22 @@ impl Lift<'_> {
         // The thread that calls first is the one without a name.
         let new = ThreadId(self.threads.len() as u32);
         if new.0 > 0 {
-            let given = self
-                .cut
-                .threads
-                .get(id.0 as usize)
-                .and_then(|name| as_name(name));
-            let taken: Vec<&str> = self.program.threads.iter().map(String::as_str).collect();
-            let given = given.filter(|name| !taken.contains(&name.as_str()));
-            let name = given.unwrap_or_else(|| numbered("t", &taken));
-            self.program.threads.push(name);
+            let threads = &mut self.program.threads;
+            let given = self.cut.threads.get(id.0 as usize);
+            let given = given.and_then(|name| as_name(name));
+            let name = free_name(given, "t", |name| threads.iter().all(|t| t != name));
+            threads.push(name);
         }
         self.threads.insert(id, new);
         new
     }
 }
 
-/// Returns the first of `s1`, `s2`, … that is not taken.
-fn numbered(start: &str, taken: &[&str]) -> String {
-    let mut names = (1..).map(|n: u32| format!("{start}{n}"));
-    names
-        .find(|name| !taken.contains(&name.as_str()))
-        .unwrap_or_default()
+/// Returns the given name if it is free, or else the first free one of `s1`, `s2`, ….
+fn free_name(given: Option<String>, start: &str, is_free: impl Fn(&str) -> bool) -> String {
+    let numbered = (1..).map(|n: u32| format!("{start}{n}"));
+    let mut names = given.into_iter().chain(numbered);
+    names.find(|name| is_free(name)).unwrap_or_default()
 }
 
 fn whole(buffer: BufferRef) -> program::Access {
