@@ -16,9 +16,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sidestream._check_changes import around, put
 from sidestream._sidestream import Recorder
 
-Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
 #: A tensor, whether it is read and written, and the name of the argument if possibly only a part of it is
 #: touched.
 Given = list[tuple[Any, bool, bool, str | None]]
@@ -50,7 +50,7 @@ _IN_PLACE = ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "barrier
 _BETWEEN_TWO = {"send": (True, False), "recv": (False, True), "recv_anysource": (False, True)}
 
 
-def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
+def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """While the stack is open, the recorder observes the collectives that Python calls."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
@@ -104,11 +104,10 @@ class _Collectives:
         return call
 
     def starting(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def start(group: Any, *args: Any) -> Any:
+        def starts(*_: Any) -> None:
             self._together.given = []
-            return plain(group, *args)
 
-        return start
+        return around(plain, starts)
 
     def ending(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def end(group: Any, *args: Any) -> Any:
@@ -151,15 +150,12 @@ class _Collectives:
         return wait
 
     def asking(self, plain: Callable[..., bool]) -> Callable[..., bool]:
-        @functools.wraps(plain)
-        def is_completed(work: Any) -> bool:
-            done = plain(work)
+        def asked(done: bool, work: Any) -> None:
             event, _ = self._events.get(work, (None, False))
             if done and event is not None and self._recorder is not None:
                 self._recorder.event_complete(event)
-            return done
 
-        return is_completed
+        return around(plain, after=asked)
 
 
 @contextlib.contextmanager

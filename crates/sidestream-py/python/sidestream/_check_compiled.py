@@ -11,28 +11,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from sidestream._check_changes import Changes, InPlaceOf
 from sidestream._check_triton import by_name, when_imported
 from sidestream._sidestream import Recorder
-
-Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
 
 #: The parameters of a generated function: const pointers are read; others may be read and are written.
 _FUNCTION = re.compile(r'extern "C"\s+void\s+(\w+)\s*\(([^)]*)\)')
 _PARAMETER = re.compile(r"(const\s+)?[\w:]+\s*(\*)?\s*(?:__restrict__\s+)?(\w+)\s*$")
 
 
-def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
+def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """While the stack is open, generated kernels in C++ are observed when they run. On a simulated GPU they
     replace the GPU's kernels.
     """
     _listening.append(recorder)
     stack.callback(_listening.remove, recorder)
 
-    def changes(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+    def changes(module: ModuleType) -> Changes:
         compiler, later = module.__dict__["AsyncCompile"], module.__dict__["LambdaFuture"]
         plain = compiler.cpp_pybinding
 
@@ -45,7 +43,7 @@ def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) ->
 
         yield compiler, "cpp_pybinding", cpp_pybinding
 
-    when_imported({"torch._inductor.async_compile": changes}, stack, put)
+    when_imported({"torch._inductor.async_compile": changes}, stack)
 
 
 #: The recorders that are entered: a function that was compiled during an earlier check is also observed in
@@ -53,11 +51,11 @@ def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) ->
 _listening: list[Recorder] = []
 
 
-class _Kernel:
+class _Kernel(InPlaceOf):
     """A generated function."""
 
     def __init__(self, plain: Any, source: str) -> None:
-        self._plain = plain
+        super().__init__(plain)
         found = _FUNCTION.search(source)
         self._name = found[1] if found and found[1] != "kernel" else "compiled kernel"
         self._pointers: dict[str, tuple[bool, bool]] = {}
@@ -78,6 +76,3 @@ class _Kernel:
             values = dict(zip(self._names, args, strict=False))
             recorder.launched(self._name, by_name(values, self._pointers, frozenset(), False), uses_each=True)
         return done
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sidestream import _check_fix, _check_plan
 from sidestream._check_delays import Call, Delay, How, Run
-from sidestream._check_hooks import graphs_heard, host_reads_heard, on_threads, put
+from sidestream._check_hooks import graphs_heard, host_reads_heard, on_threads
 from sidestream._check_triton import kernels_heard
 
 #: Maximum number of delays in a run: an access may be in a loop of many steps.
@@ -65,7 +65,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         recorder: Any = self
         graphs_heard(recorder, stack)
         host_reads_heard(recorder, stack)
-        kernels_heard(recorder, stack, put)
+        kernels_heard(recorder, stack)
         on_threads(recorder, stack)
 
     # ---------------------------------------------------------------- what is heard
@@ -445,13 +445,8 @@ def traced(mode: Any) -> Iterator[None]:
 
 def place_of_call() -> str:
     """Return the innermost line of the program, as text; empty on a thread of the autograd engine."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not _check_fix.is_library(file) and not file.startswith(_hidden()):
-            return linecache.getline(file, frame.f_lineno).strip()
-        frame = frame.f_back
-    return ""
+    frame = _check_fix.own_frame(sys._getframe(2), _hidden())
+    return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
 
 
 @functools.cache

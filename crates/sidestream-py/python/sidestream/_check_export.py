@@ -24,7 +24,7 @@ from sidestream._sidestream import __version__
 
 if TYPE_CHECKING:
     from sidestream._check import CheckedRun
-    from sidestream._checked import CheckedRace, Place
+    from sidestream._checked import Place
 
 #: Each kind of race and of remark, in the order of docs/guide/check.md.
 RULES = {

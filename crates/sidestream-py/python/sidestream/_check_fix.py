@@ -65,6 +65,15 @@ def own(stack: Sequence[Place]) -> Place | None:
     return next((place for place in stack if not is_library(place.file)), stack[0] if stack else None)
 
 
+def own_frame(frame: FrameType | None, hidden: tuple[str, ...]) -> FrameType | None:
+    """Return the innermost frame of the program's own code, from this one outwards."""
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(hidden) or is_library(frame.f_code.co_filename)
+    ):
+        frame = frame.f_back
+    return frame
+
+
 def shown(file: str) -> str:
     """Return a path in its short form: relative, if it is below the current folder."""
     short = os.path.relpath(file) if os.path.isabs(file) else file
@@ -86,17 +95,14 @@ def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[s
 
     def called(first: Handle | None, second: Handle | None) -> tuple[str | None, str | None]:
         try:
-            frame: FrameType | None = sys._getframe(1)
+            frame = own_frame(sys._getframe(1), tuple(hidden))
         except ValueError:
             # The thread is one of the autograd engine, which has no Python frame.
+            frame = None
+        if frame is None:
             return None, None
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if not file.startswith(tuple(hidden)) and not is_library(file):
-                with _locals(frame) as names:
-                    return _name(first, frame, names), _name(second, frame, names)
-            frame = frame.f_back
-        return None, None
+        with _locals(frame) as names:
+            return _name(first, frame, names), _name(second, frame, names)
 
     return called
 

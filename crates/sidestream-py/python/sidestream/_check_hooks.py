@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sidestream._check_changes import put, wrap
 from sidestream._check_collectives import collectives_heard
 from sidestream._check_compiled import compiled_heard
 from sidestream._check_fix import is_library
@@ -79,26 +80,15 @@ def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
         _backward(recorder, stack)
         _checkpoints(stack)
         _fake_tensors(recorder, stack)
-        threads_heard(recorder, stack, put)
+        threads_heard(recorder, stack)
         on_threads(recorder, stack)
-        collectives_heard(recorder, stack, put)
-        kernels_heard(recorder, stack, put)
-        compiled_heard(recorder, stack, put)
+        collectives_heard(recorder, stack)
+        kernels_heard(recorder, stack)
+        compiled_heard(recorder, stack)
         _clocks(recorder, stack)
         _listening.append(recorder)
         stack.callback(_listening.remove, recorder)
         yield
-
-
-def put(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Set an attribute of a class or module, and restore it at the end."""
-    missing = object()
-    before = vars(owner).get(name, missing)
-    setattr(owner, name, value)
-    if before is missing:
-        stack.callback(delattr, owner, name)
-    else:
-        stack.callback(setattr, owner, name, before)
 
 
 def _callbacks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
@@ -117,19 +107,11 @@ def _callbacks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
             registry.callback_list.append(heard)
             stack.callback(registry.callback_list.remove, heard)
             if "fire_callbacks" in vars(registry):
-                put(stack, registry, "fire_callbacks", _both(vars(registry)["fire_callbacks"], heard))
+                wrap(stack, registry, "fire_callbacks", after=lambda _, *args, heard=heard: heard(*args))
         else:
             # PyTorch reads this attribute of the registry at each call, so the recorder is called directly.
             put(stack, registry, "fire_callbacks", heard)
     activate()
-
-
-def _both(one: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., None]:
-    def both(*args: Any) -> None:
-        one(*args)
-        other(*args)
-
-    return both
 
 
 def _existing(recorder: Recorder) -> None:
@@ -172,33 +154,23 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """Observe ``query`` and the creation of external streams, which PyTorch's callbacks do not report."""
     import torch
 
-    event_query = torch.cuda.Event.query
-    event_elapsed = torch.cuda.Event.elapsed_time
-    stream_query = torch.cuda.Stream.query
+    def event_asked(done: bool, event: Any) -> None:
+        if done and event.cuda_event:
+            recorder.event_complete(event.cuda_event)
 
-    def query_event(self: Any) -> bool:
-        done: bool = event_query(self)
-        if done and self.cuda_event:
-            recorder.event_complete(self.cuda_event)
-        return done
-
-    def elapsed_time(self: Any, end_event: Any) -> float:
-        # This raises unless both events are complete.
-        time: float = event_elapsed(self, end_event)
-        recorder.event_complete(self.cuda_event)
+    def time_asked(_: float, event: Any, end_event: Any) -> None:
+        # The call raises unless both events are complete.
+        recorder.event_complete(event.cuda_event)
         recorder.event_complete(end_event.cuda_event)
-        recorder.time_taken(self.cuda_event, end_event.cuda_event)
-        return time
+        recorder.time_taken(event.cuda_event, end_event.cuda_event)
 
-    def query_stream(self: Any) -> bool:
-        done: bool = stream_query(self)
+    def stream_asked(done: bool, stream: Any) -> None:
         if done:
-            recorder.stream_complete(self.device_index, self.cuda_stream)
-        return done
+            recorder.stream_complete(stream.device_index, stream.cuda_stream)
 
-    put(stack, torch.cuda.Event, "query", query_event)
-    put(stack, torch.cuda.Event, "elapsed_time", elapsed_time)
-    put(stack, torch.cuda.Stream, "query", query_stream)
+    wrap(stack, torch.cuda.Event, "query", after=event_asked)
+    wrap(stack, torch.cuda.Event, "elapsed_time", after=time_asked)
+    wrap(stack, torch.cuda.Stream, "query", after=stream_asked)
     external = torch.cuda.ExternalStream
     new = external.__new__
 
@@ -234,7 +206,6 @@ def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
     stream = torch.cuda.Stream
     new = stream.__new__
-    is_over = False
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = new(cls, *args, **kwargs)
@@ -245,18 +216,13 @@ def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         at, steps = recorder.stream_made(device, handle)
 
         def let_go() -> None:
-            if not is_over:
+            if not recorder.is_over:
                 recorder.stream_let_go(at, steps, device, handle)
 
         made._sidestream_made = _Token(let_go)
         return made
 
-    def end() -> None:
-        nonlocal is_over
-        is_over = True
-
     put(stack, stream, "__new__", staticmethod(make))
-    stack.callback(end)
 
 
 def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:
@@ -314,54 +280,39 @@ def _own_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     def number(event: Any) -> int:
         return _OURS | id(event)
 
-    wait_stream, sync_stream, query_stream = Stream.wait_stream, Stream.synchronize, Stream.query
-    record, wait, sync_event, query_event = Event.record, Event.wait, Event.synchronize, Event.query
-
-    def stream_waits(self: Any, other: Any) -> None:
-        wait_stream(self, other)
-        source, target = handle(other), handle(self)
+    def waited(_: None, stream: Any, other: Any) -> None:
+        source, target = handle(other), handle(stream)
         if source and target:
             recorder.event_record(_OURS, *source)
             recorder.event_wait(_OURS, *target)
 
-    def stream_synchronizes(self: Any) -> None:
-        sync_stream(self)
-        if at := handle(self):
+    def synchronized(_: None, stream: Any) -> None:
+        if at := handle(stream):
             recorder.stream_synchronize(*at)
 
-    def stream_is_done(self: Any) -> bool:
-        done = query_stream(self)
-        if done and (at := handle(self)):
+    def stream_asked(done: bool, stream: Any) -> None:
+        if done and (at := handle(stream)):
             recorder.stream_complete(at[1], at[0])
-        return done
 
-    def event_records(self: Any, stream: Any = None) -> None:
-        record(self, stream)
+    def recorded(_: None, event: Any, stream: Any = None) -> None:
         if at := handle(stream):
-            recorder.event_record(number(self), *at)
+            recorder.event_record(number(event), *at)
 
-    def event_waits(self: Any, stream: Any = None) -> None:
-        wait(self, stream)
+    def event_waited(_: None, event: Any, stream: Any = None) -> None:
         if at := handle(stream):
-            recorder.event_wait(number(self), *at)
+            recorder.event_wait(number(event), *at)
 
-    def event_synchronizes(self: Any) -> None:
-        sync_event(self)
-        recorder.on_event_synchronization(number(self))
-
-    def event_is_done(self: Any) -> bool:
-        done = query_event(self)
+    def event_asked(done: bool, event: Any) -> None:
         if done:
-            recorder.event_complete(number(self))
-        return done
+            recorder.event_complete(number(event))
 
-    put(stack, Stream, "wait_stream", stream_waits)
-    put(stack, Stream, "synchronize", stream_synchronizes)
-    put(stack, Stream, "query", stream_is_done)
-    put(stack, Event, "record", event_records)
-    put(stack, Event, "wait", event_waits)
-    put(stack, Event, "synchronize", event_synchronizes)
-    put(stack, Event, "query", event_is_done)
+    wrap(stack, Stream, "wait_stream", after=waited)
+    wrap(stack, Stream, "synchronize", after=synchronized)
+    wrap(stack, Stream, "query", after=stream_asked)
+    wrap(stack, Event, "record", after=recorded)
+    wrap(stack, Event, "wait", after=event_waited)
+    wrap(stack, Event, "synchronize", after=lambda _, event: recorder.on_event_synchronization(number(event)))
+    wrap(stack, Event, "query", after=event_asked)
 
 
 _OURS = 1 << 63
@@ -386,24 +337,14 @@ def graphs_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     graph = torch.cuda.CUDAGraph
     # Since PyTorch 2.15 each capture ends with this call, even one that fails when it begins.
     ends = "capture_end_pre" if hasattr(graph, "capture_end_pre") else "capture_end"
-    begin, end, replay = graph.capture_begin, getattr(graph, ends), graph.replay
 
-    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        begin(self, *args, **kwargs)
+    def begun(_: None, self: Any, *args: Any, **kwargs: Any) -> None:
         mode = args[1] if len(args) > 1 else kwargs.get("capture_error_mode", "global")
         recorder.capture_begin(id(self), mode == "global")
 
-    def capture_end(self: Any) -> None:
-        recorder.capture_end()
-        end(self)
-
-    def replay_graph(self: Any) -> None:
-        replay(self)
-        recorder.replay(id(self))
-
-    put(stack, graph, "capture_begin", capture_begin)
-    put(stack, graph, ends, capture_end)
-    put(stack, graph, "replay", replay_graph)
+    wrap(stack, graph, "capture_begin", after=begun)
+    wrap(stack, graph, ends, before=lambda _: recorder.capture_end())
+    wrap(stack, graph, "replay", after=lambda _, self: recorder.replay(id(self)))
 
 
 def _checkpoints(stack: contextlib.ExitStack) -> None:
@@ -425,7 +366,7 @@ def host_reads_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """
     import torch
 
-    tolist, shown = torch.Tensor.tolist, torch._tensor_str._str
+    shown = torch._tensor_str._str
 
     def show(self: Any, *args: Any, **kwargs: Any) -> Any:
         if type(self) not in (torch.Tensor, torch.nn.Parameter):
@@ -436,13 +377,13 @@ def host_reads_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         finally:
             recorder.print_ends()
 
-    def read(self: Any) -> Any:
-        recorder.host_uses(self, False, "tolist")
-        values = tolist(self)
-        recorder.host_used(self, False)
-        return values
-
-    put(stack, torch.Tensor, "tolist", read)
+    wrap(
+        stack,
+        torch.Tensor,
+        "tolist",
+        lambda self: recorder.host_uses(self, False, "tolist"),
+        lambda _, self: recorder.host_used(self, False),
+    )
     put(stack, torch._tensor_str, "_str", show)
 
 
@@ -486,19 +427,8 @@ def _fake_tensors(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    enter, leave = FakeTensorMode.__enter__, FakeTensorMode.__exit__
-
-    def enters(self: Any) -> Any:
-        entered = enter(self)
-        recorder.mute()
-        return entered
-
-    def leaves(self: Any, *given: Any) -> Any:
-        recorder.unmute()
-        return leave(self, *given)
-
-    put(stack, FakeTensorMode, "__enter__", enters)
-    put(stack, FakeTensorMode, "__exit__", leaves)
+    wrap(stack, FakeTensorMode, "__enter__", after=lambda *_: recorder.mute())
+    wrap(stack, FakeTensorMode, "__exit__", before=lambda *_: recorder.unmute())
 
 
 def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: list[Any]) -> None:

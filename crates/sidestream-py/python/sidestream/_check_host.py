@@ -9,10 +9,10 @@ import ctypes
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from sidestream._check_hooks import put as replace
+from sidestream._check_changes import wrap
 from sidestream._sidestream import RaceError, Recorder
 
 #: CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES.
@@ -83,45 +83,38 @@ def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     if torch is None:
         return
 
-    def wrapped(resize: Callable[..., Any]) -> Callable[..., Any]:
-        def resized(self: Any, *args: Any, **kwargs: Any) -> Any:
-            storage = self.untyped_storage() if isinstance(self, torch.Tensor) else self.untyped()
-            if storage.device.type == "cpu":
-                start = storage.data_ptr()
-                recorder.host_memory_gone(start, start + storage.nbytes(), storage._cdata, True)
-            return resize(self, *args, **kwargs)
-
-        return resized
+    def resizes(self: Any, *_: Any, **__: Any) -> None:
+        storage = self.untyped_storage() if isinstance(self, torch.Tensor) else self.untyped()
+        if storage.device.type == "cpu":
+            start = storage.data_ptr()
+            recorder.host_memory_gone(start, start + storage.nbytes(), storage._cdata, True)
 
     for owner, name in (
         (torch.Tensor, "resize_"),
         (torch.Tensor, "resize_as_"),
         (torch.UntypedStorage, "resize_"),
     ):
-        replace(stack, owner, name, wrapped(getattr(owner, name)))
+        wrap(stack, owner, name, resizes)
 
 
 def _registrations(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """Observe memory that the program pins and unpins in place."""
     torch = sys.modules.get("torch")
     runtime = getattr(getattr(torch, "_C", None), "_cudart", None)
-    register = getattr(runtime, "cudaHostRegister", None)
-    unregister = getattr(runtime, "cudaHostUnregister", None)
-    if register is None or unregister is None:
+    if not hasattr(runtime, "cudaHostRegister") or not hasattr(runtime, "cudaHostUnregister"):
         return
     sizes: dict[int, int] = {}
 
-    def registers(ptr: int, size: int, *args: Any) -> Any:
-        done = register(ptr, size, *args)
+    def registered(_: Any, ptr: int, size: int, *__: Any) -> None:
         sizes[int(ptr)] = int(size)
-        return done
 
-    def unregisters(ptr: int) -> Any:
-        recorder.host_unpinned(int(ptr), sizes.pop(int(ptr), 1))
-        return unregister(ptr)
-
-    replace(stack, runtime, "cudaHostRegister", registers)
-    replace(stack, runtime, "cudaHostUnregister", unregisters)
+    wrap(stack, runtime, "cudaHostRegister", after=registered)
+    wrap(
+        stack,
+        runtime,
+        "cudaHostUnregister",
+        lambda ptr: recorder.host_unpinned(int(ptr), sizes.pop(int(ptr), 1)),
+    )
 
 
 def _refused() -> str | None:

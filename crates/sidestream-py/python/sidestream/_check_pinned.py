@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sidestream import _prefetch
-from sidestream._check_hooks import put
+from sidestream._check_changes import wrap
 from sidestream._system import memory_bytes
 
 #: The pinned share of the host's memory above which the check makes a remark. NVIDIA's CUDA C++ Best
@@ -70,12 +70,10 @@ class Pinned:
         is taken.
         """
         with contextlib.ExitStack() as stack:
-            following = _prefetch._Batches._next
-
-            def heard(batches: Any) -> Any:
-                entry = following(batches)
-                self.owns(batches._owner, batches._owner.statistics.pinned_bytes)
-                return entry
-
-            put(stack, _prefetch._Batches, "_next", heard)
+            wrap(
+                stack,
+                _prefetch._Batches,
+                "_next",
+                after=lambda _, batches: self.owns(batches._owner, batches._owner.statistics.pinned_bytes),
+            )
             yield

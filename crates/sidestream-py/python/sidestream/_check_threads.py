@@ -16,9 +16,10 @@ import functools
 import itertools
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from sidestream._check_changes import Changes, InPlaceOf, around, put
 from sidestream._sidestream import Recorder
 
 #: The calls that are observed, as the documentation and the command's help list them.
@@ -30,19 +31,15 @@ HEARD = (
 #: Name of the check's own thread, which keeps the command's report file up to date.
 OWN_THREAD = "sidestream-check"
 
-Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
 
-
-def threads_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
+def threads_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """While the stack is open, the recorder observes threads that start, and what threads hand over to each
     other.
     """
     heard = _Heard(recorder)
-    changes: list[tuple[Any, str, Any]] = []
-    for part in (_threads, _queues, _events, _semaphores, _conditions, _barriers, _futures, _loops, _locks):
-        changes += part(heard)
-    for owner, name, value in changes:
-        put(stack, owner, name, value)
+    parts = (_threads, _queues, _calls, _futures, _loops, _locks)
+    for change in [change for part in parts for change in part(heard)]:
+        put(stack, *change)
     stack.callback(heard.end)
 
 
@@ -71,7 +68,7 @@ class _Heard:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder: Recorder | None = recorder
-        self._local = _Local()
+        self.local = _Local()
         self.gone: collections.deque[int] = collections.deque()
 
     def end(self) -> None:
@@ -85,17 +82,13 @@ class _Heard:
         if self._recorder is not None:
             self._recorder.thread_begins(name, key.number)
 
-    @property
-    def is_inside(self) -> bool:
-        return self._local.inside
-
     @contextlib.contextmanager
     def whole(self) -> Any:
-        before, self._local.inside = self._local.inside, True
+        before, self.local.inside = self.local.inside, True
         try:
             yield
         finally:
-            self._local.inside = before
+            self.local.inside = before
 
     def hand_over(self, key: _Key | None) -> None:
         if self._recorder is not None and key is not None:
@@ -106,6 +99,49 @@ class _Heard:
     def take_over(self, key: _Key | None) -> None:
         if self._recorder is not None and key is not None:
             self._recorder.take_over(key.number)
+
+    def call(
+        self,
+        owner: Any,
+        name: str,
+        *,
+        gives: bool = False,
+        takes: Callable[[Any, Any], bool] | None = None,
+        what: str = "",
+        of: Callable[[Any], Any] = lambda thing: thing,
+        always: bool = False,
+        whole: bool = True,
+    ) -> tuple[Any, str, Any]:
+        """Return a change of a method.
+
+        Args:
+            owner: The class that has the method.
+            name: The method.
+            gives: Whether the thread hands over before the call.
+            takes: Whether the thread has taken over, by the object and the result; None if it never does.
+            what: What is handed over, where an object hands over several things.
+            of: The object that stands for the one that the method is called on.
+            always: Whether a call inside another observed one counts, too.
+            whole: Whether calls inside this one do not count.
+        """
+        plain = getattr(owner, name)
+
+        @functools.wraps(plain)
+        def call(thing: Any, *args: Any, **kwargs: Any) -> Any:
+            before = self.local.inside
+            is_heard = always or not before
+            if gives and is_heard:
+                self.hand_over(self.key(of(thing), what))
+            self.local.inside = before or whole
+            try:
+                result = plain(thing, *args, **kwargs)
+            finally:
+                self.local.inside = before
+            if takes is not None and is_heard and takes(thing, result):
+                self.take_over(self.key(of(thing), what))
+            return result
+
+        return owner, name, call
 
     def key(self, thing: Any, what: str = "") -> _Key:
         """Return the key of a Python object, which is stored in the object."""
@@ -119,12 +155,9 @@ class _Heard:
         return key
 
 
-Changes = list[tuple[Any, str, Any]]
-
-
 def _threads(heard: _Heard) -> Changes:
-    start, join, alive = threading.Thread.start, threading.Thread.join, threading.Thread.is_alive
-    run: Any = vars(threading.Thread)["_bootstrap_inner"]
+    thread, alive = threading.Thread, threading.Thread.is_alive
+    start, run = thread.start, vars(thread)["_bootstrap_inner"]
 
     @functools.wraps(start)
     def begins(self: threading.Thread) -> None:
@@ -141,27 +174,12 @@ def _threads(heard: _Heard) -> Changes:
         finally:
             heard.hand_over(heard.key(self, "end"))
 
-    @functools.wraps(join)
-    def joins(self: threading.Thread, timeout: float | None = None) -> None:
-        with heard.whole():
-            join(self, timeout)
-        if not alive(self):
-            heard.take_over(heard.key(self, "end"))
-
-    @functools.wraps(alive)
-    def is_alive(self: threading.Thread) -> bool:
-        lives = alive(self)
-        if not lives:
-            heard.take_over(heard.key(self, "end"))
-        return lives
-
-    owner = threading.Thread
-    return [
-        (owner, "start", begins),
-        (owner, "_bootstrap_inner", runs),
-        (owner, "join", joins),
-        (owner, "is_alive", is_alive),
-    ]
+    yield thread, "start", begins
+    yield thread, "_bootstrap_inner", runs
+    yield heard.call(thread, "join", takes=lambda self, _: not alive(self), what="end", always=True)
+    yield heard.call(
+        thread, "is_alive", takes=lambda _, lives: not lives, what="end", always=True, whole=False
+    )
 
 
 class _Items:
@@ -174,8 +192,6 @@ class _Items:
 
 
 def _queues(heard: _Heard) -> Changes:
-    changes: Changes = []
-
     def items(of: Any) -> _Items:
         known = getattr(of, "_sidestream_items", None)
         if not isinstance(known, _Items):
@@ -185,27 +201,37 @@ def _queues(heard: _Heard) -> Changes:
             of._sidestream_items = known
         return known
 
+    @contextlib.contextmanager
+    def handing_over(keys: collections.deque[Any]) -> Iterator[None]:
+        """Hand over under a new key, unless the call fails."""
+        key = _Key(heard)
+        heard.hand_over(key)
+        keys.append(key)
+        before, heard.local.inside = heard.local.inside, True
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(ValueError):
+                keys.remove(key)
+            raise
+        finally:
+            heard.local.inside = before
+
+    def take_over(keys: collections.deque[Any]) -> None:
+        with contextlib.suppress(IndexError):
+            heard.take_over(keys.popleft())
+
     def putting(plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
         def put(self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
-            if heard.is_inside:
+            if heard.local.inside:
                 return plain(self, item, *args, **kwargs)
             known = items(self)
-            key = _Key(heard)
-            heard.hand_over(key)
-            waiting = known.keys.setdefault(id(item), collections.deque())
-            waiting.append(key)
-            try:
-                with heard.whole():
-                    done = plain(self, item, *args, **kwargs)
-            except BaseException:
-                with contextlib.suppress(ValueError):
-                    waiting.remove(key)
-                raise
+            with handing_over(known.keys.setdefault(id(item), collections.deque())):
+                done = plain(self, item, *args, **kwargs)
             if known.has_bound:
                 # A put into a place that was freed is ordered after the get that freed it.
-                with contextlib.suppress(IndexError):
-                    heard.take_over(known.places.popleft())
+                take_over(known.places)
             return done
 
         return put
@@ -213,87 +239,52 @@ def _queues(heard: _Heard) -> Changes:
     def getting(plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
         def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if heard.is_inside:
+            if heard.local.inside:
                 return plain(self, *args, **kwargs)
             known = items(self)
-            place = None
-            if known.has_bound:
-                place = _Key(heard)
-                heard.hand_over(place)
-                known.places.append(place)
-            try:
-                with heard.whole():
-                    item = plain(self, *args, **kwargs)
-            except BaseException:
-                if place is not None:
-                    with contextlib.suppress(ValueError):
-                        known.places.remove(place)
-                raise
+            with handing_over(known.places) if known.has_bound else heard.whole():
+                item = plain(self, *args, **kwargs)
             waiting = known.keys.get(id(item))
             if waiting:
-                with contextlib.suppress(IndexError):
-                    heard.take_over(waiting.popleft())
+                take_over(waiting)
                 if not waiting:
                     known.keys.pop(id(item), None)
             return item
 
         return get
 
-    done, join = queue.Queue.task_done, queue.Queue.join
-
-    @functools.wraps(done)
-    def task_done(self: Any) -> None:
-        heard.hand_over(heard.key(self, "done"))
-        with heard.whole():
-            done(self)
-
-    @functools.wraps(join)
-    def joins(self: Any) -> None:
-        with heard.whole():
-            join(self)
-        heard.take_over(heard.key(self, "done"))
-
-    changes += [
-        (queue.Queue, "put", putting(queue.Queue.put)),
-        (queue.Queue, "get", getting(queue.Queue.get)),
-    ]
-    changes += [(queue.Queue, "task_done", task_done), (queue.Queue, "join", joins)]
+    yield queue.Queue, "put", putting(queue.Queue.put)
+    yield queue.Queue, "get", getting(queue.Queue.get)
     simple: Any = queue.SimpleQueue
     if not hasattr(simple, "_sidestream_plain"):
         body = {"put": putting(simple.put), "get": getting(simple.get), "_sidestream_plain": simple}
         body["put_nowait"] = lambda self, item: self.put(item, False)
         body["get_nowait"] = lambda self: self.get(False)
-        changes.append((queue, "SimpleQueue", type("SimpleQueue", (simple,), body)))
-    return changes
+        yield queue, "SimpleQueue", type("SimpleQueue", (simple,), body)
 
 
-def _events(heard: _Heard) -> Changes:
-    event = threading.Event
-    plain_set, plain_wait, plain_ask, plain_clear = event.set, event.wait, event.is_set, event.clear
+def _calls(heard: _Heard) -> Changes:
+    """Observe the calls that only hand over when they begin, or take over when they return."""
 
-    @functools.wraps(plain_set)
-    def sets(self: Any) -> None:
-        if not heard.is_inside:
-            heard.hand_over(heard.key(self))
-        with heard.whole():
-            plain_set(self)
+    def succeeded(_: Any, result: Any) -> bool:
+        return bool(result)
 
-    @functools.wraps(plain_wait)
-    def waits(self: Any, timeout: float | None = None) -> bool:
-        if heard.is_inside:
-            return plain_wait(self, timeout)
-        with heard.whole():
-            is_up = plain_wait(self, timeout)
-        if is_up:
-            heard.take_over(heard.key(self))
-        return is_up
+    def returned(*_: Any) -> bool:
+        return True
 
-    @functools.wraps(plain_ask)
-    def is_set(self: Any) -> bool:
-        is_up = plain_ask(self)
-        if is_up and not heard.is_inside:
-            heard.take_over(heard.key(self))
-        return is_up
+    def lock_of(condition: Any) -> Any:
+        # A condition counts as a lock that is released during a wait. Conditions that share a lock count as
+        # that lock.
+        lock = condition._lock
+        return lock if isinstance(lock, _Lock) else condition
+
+    items, event, condition = queue.Queue, threading.Event, threading.Condition
+    yield heard.call(items, "task_done", gives=True, what="done", always=True)
+    yield heard.call(items, "join", takes=returned, what="done", always=True)
+    yield heard.call(event, "set", gives=True)
+    yield heard.call(event, "wait", takes=succeeded)
+    yield heard.call(event, "is_set", takes=succeeded, whole=False)
+    plain_clear = event.clear
 
     @functools.wraps(plain_clear)
     def clear(self: Any) -> None:
@@ -302,104 +293,21 @@ def _events(heard: _Heard) -> Changes:
         # An earlier `set` does not order the waits after this `clear`.
         vars(self).pop("_sidestream_", None)
 
-    return [(event, "set", sets), (event, "wait", waits), (event, "is_set", is_set), (event, "clear", clear)]
-
-
-def _semaphores(heard: _Heard) -> Changes:
-    changes: Changes = []
-
-    def acquiring(plain: Callable[..., bool]) -> Callable[..., bool]:
-        @functools.wraps(plain)
-        def acquire(self: Any, *args: Any, **kwargs: Any) -> bool:
-            with heard.whole():
-                got = plain(self, *args, **kwargs)
-            if got and not heard.is_inside:
-                heard.take_over(heard.key(self))
-            return got
-
-        return acquire
-
-    def releasing(plain: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(plain)
-        def release(self: Any, *args: Any, **kwargs: Any) -> None:
-            if not heard.is_inside:
-                heard.hand_over(heard.key(self))
-            with heard.whole():
-                plain(self, *args, **kwargs)
-
-        return release
-
-    acquire = acquiring(threading.Semaphore.acquire)
-    changes += [(threading.Semaphore, "acquire", acquire), (threading.Semaphore, "__enter__", acquire)]
-    changes += [
-        (owner, "release", releasing(owner.release))
-        for owner in (threading.Semaphore, threading.BoundedSemaphore)
-    ]
-    return changes
-
-
-def _conditions(heard: _Heard) -> Changes:
-    """Observe conditions. A condition counts as a lock that is released during a wait. Conditions that share
-    a lock count as that lock.
-    """
-    condition = threading.Condition
-    plain_enter, plain_exit, plain_wait = condition.__enter__, condition.__exit__, condition.wait
-
-    def lock_of(of: Any) -> Any:
-        lock = of._lock
-        return lock if isinstance(lock, _Lock) else of
-
-    def enter(self: Any) -> Any:
-        got = plain_enter(self)
-        if not heard.is_inside:
-            heard.take_over(heard.key(lock_of(self)))
-        return got
-
-    def leave(self: Any, *args: Any) -> None:
-        if not heard.is_inside:
-            heard.hand_over(heard.key(lock_of(self)))
-        plain_exit(self, *args)
-
-    @functools.wraps(plain_wait)
-    def wait(self: Any, timeout: float | None = None) -> bool:
-        if heard.is_inside:
-            return plain_wait(self, timeout)
-        heard.hand_over(heard.key(lock_of(self)))
-        with heard.whole():
-            got = plain_wait(self, timeout)
-        heard.take_over(heard.key(lock_of(self)))
-        return got
-
-    return [(condition, "__enter__", enter), (condition, "__exit__", leave), (condition, "wait", wait)]
-
-
-def _barriers(heard: _Heard) -> Changes:
-    plain = threading.Barrier.wait
-
-    @functools.wraps(plain)
-    def wait(self: Any, timeout: float | None = None) -> int:
-        heard.hand_over(heard.key(self))
-        with heard.whole():
-            at = plain(self, timeout)
-        heard.take_over(heard.key(self))
-        return at
-
-    return [(threading.Barrier, "wait", wait)]
+    yield event, "clear", clear
+    acquire = heard.call(threading.Semaphore, "acquire", takes=succeeded)
+    yield acquire
+    yield threading.Semaphore, "__enter__", acquire[2]
+    yield heard.call(threading.Semaphore, "release", gives=True)
+    yield heard.call(threading.BoundedSemaphore, "release", gives=True)
+    yield heard.call(condition, "__enter__", takes=returned, of=lock_of, whole=False)
+    yield heard.call(condition, "__exit__", gives=True, of=lock_of, whole=False)
+    yield heard.call(condition, "wait", gives=True, takes=returned, of=lock_of)
+    yield heard.call(threading.Barrier, "wait", gives=True, takes=returned, always=True)
 
 
 def _futures(heard: _Heard) -> Changes:
     future: Any = concurrent.futures._base.Future
     item: Any = getattr(concurrent.futures.thread, "_WorkItem", None)
-
-    def settling(plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def settle(self: Any, *args: Any, **kwargs: Any) -> Any:
-            heard.hand_over(heard.key(self))
-            with heard.whole():
-                return plain(self, *args, **kwargs)
-
-        return settle
-
     done = future.done
 
     def asking(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -416,24 +324,18 @@ def _futures(heard: _Heard) -> Changes:
 
         return ask
 
-    changes: Changes = [
-        (future, name, settling(getattr(future, name))) for name in ("set_result", "set_exception")
-    ]
-    changes += [(future, name, asking(getattr(future, name))) for name in ("result", "exception", "done")]
+    for name in ("set_result", "set_exception"):
+        yield heard.call(future, name, gives=True, always=True)
+    for name in ("result", "exception", "done"):
+        yield future, name, asking(getattr(future, name))
     if item is not None:
-        make, run = item.__init__, item.run
 
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
+        def made(_: None, self: Any, *__: Any, **___: Any) -> None:
             # Work items have `__slots__` in some versions of Python, so the future has the key.
             heard.hand_over(heard.key(self.future, "start"))
 
-        def runs(self: Any, *args: Any, **kwargs: Any) -> Any:
-            heard.take_over(heard.key(self.future, "start"))
-            return run(self, *args, **kwargs)
-
-        changes += [(item, "__init__", made), (item, "run", runs)]
-    return changes
+        yield item, "__init__", around(item.__init__, after=made)
+        yield item, "run", around(item.run, lambda self, *_: heard.take_over(heard.key(self.future, "start")))
 
 
 def _loops(heard: _Heard) -> Changes:
@@ -451,26 +353,26 @@ def _loops(heard: _Heard) -> Changes:
 
         return plain(self, called, *args, **kwargs)
 
-    return [(asyncio.BaseEventLoop, "call_soon_threadsafe", call_soon_threadsafe)]
+    yield asyncio.BaseEventLoop, "call_soon_threadsafe", call_soon_threadsafe
 
 
-class _Lock:
+class _Lock(InPlaceOf):
     """A lock of the interpreter whose acquisitions are observed. This wraps the lock, since the interpreter
     does not allow subclasses of its lock types.
     """
 
     def __init__(self, plain: Any, heard: _Heard) -> None:
-        self._plain = plain
+        super().__init__(plain)
         self._heard = heard
 
     def acquire(self, *args: Any, **kwargs: Any) -> bool:
         got: bool = self._plain.acquire(*args, **kwargs)
-        if got and not self._heard.is_inside:
+        if got and not self._heard.local.inside:
             self._heard.take_over(self._heard.key(self))
         return got
 
     def release(self) -> None:
-        if not self._heard.is_inside:
+        if not self._heard.local.inside:
             self._heard.hand_over(self._heard.key(self))
         self._plain.release()
 
@@ -479,9 +381,6 @@ class _Lock:
 
     def __exit__(self, *_: Any) -> None:
         self.release()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
 
     def __repr__(self) -> str:
         return repr(self._plain)
@@ -492,12 +391,14 @@ def _locks(heard: _Heard) -> Changes:
     cannot be observed.
     """
 
-    def making(name: str) -> Any:
+    for name in ("Lock", "RLock"):
         plain = getattr(threading, name)
-        # The replacement is a class, as these are in newer versions of Python.
-        return in_place_of(name, type(plain()), _Lock, lambda self: _Lock.__init__(self, plain(), heard))
 
-    return [(threading, name, making(name)) for name in ("Lock", "RLock")]
+        def make(self: Any, plain: Any = plain) -> None:
+            _Lock.__init__(self, plain(), heard)
+
+        # The replacement is a class, as these are in newer versions of Python.
+        yield threading, name, in_place_of(name, type(plain()), _Lock, make)
 
 
 def in_place_of(name: str, kind: type, base: type, make: Callable[..., None]) -> type:

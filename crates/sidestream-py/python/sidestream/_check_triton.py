@@ -12,20 +12,20 @@ import functools
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from sidestream._check_changes import Changes, InPlaceOf, put
 from sidestream._check_threads import in_place_of
 from sidestream._sidestream import Recorder
 
-Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
 #: A tensor, whether it is read and written, and the name of the argument if possibly only a part of it is
 #: touched.
 Given = list[tuple[Any, bool, bool, str | None]]
 
 
-def kernels_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
+def kernels_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """While the stack is open, the recorder observes Triton and CuPy launches, even if these libraries are
     imported later.
     """
@@ -41,14 +41,10 @@ def kernels_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> 
         "torch._inductor.runtime.triton_heuristics": heard.of_inductor,
         "cupy": heard.of_cupy,
     }
-    when_imported(wanted, stack, put)
+    when_imported(wanted, stack)
 
 
-#: The changes in a module: the owner, the attribute, and the new value.
-Changes = Callable[[ModuleType], Iterator[tuple[Any, str, Any]]]
-
-
-def when_imported(wanted: Mapping[str, Changes], stack: contextlib.ExitStack, put: Put) -> None:
+def when_imported(wanted: Mapping[str, Callable[[ModuleType], Changes]], stack: contextlib.ExitStack) -> None:
     """Make changes in modules, now or when they are imported while the stack is open."""
 
     def change(name: str, module: ModuleType) -> None:
@@ -98,7 +94,7 @@ class _Kernels:
     def end(self) -> None:
         self._recorder = None
 
-    def of_triton(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+    def of_triton(self, module: ModuleType) -> Changes:
         plain = module.__dict__["JITFunction"].run
 
         @functools.wraps(plain)
@@ -127,7 +123,7 @@ class _Kernels:
 
         yield module.__dict__["JITFunction"], "run", run
 
-    def of_inductor(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+    def of_inductor(self, module: ModuleType) -> Changes:
         plain = module.__dict__["CachingAutotuner"].run
 
         @functools.wraps(plain)
@@ -138,7 +134,9 @@ class _Kernels:
                 signature = (getattr(tuner, "triton_meta", None) or {}).get("signature") or {}
                 values = dict(zip(signature, args, strict=False))
                 values.update({name: value for name, value in kwargs.items() if name in signature})
-                given = inductor_given(values, _pointers(_binary(tuner)), tuner)
+                mutated = frozenset(getattr(tuner, "mutated_arg_names", None) or ())
+                custom = bool(getattr(tuner, "custom_kernel", False))
+                given = by_name(values, _pointers(_binary(tuner)), mutated, custom)
                 # Generated code may have asked for its stream before it entered another one.
                 device = next(
                     (tensor.device.index for tensor, *_ in given if tensor.device.index is not None), 0
@@ -148,13 +146,13 @@ class _Kernels:
                     _name(tuner.fn),
                     given,
                     None if stream is None else (device, int(stream)),
-                    uses_each=not getattr(tuner, "custom_kernel", False),
+                    uses_each=not custom,
                 )
             return result
 
         yield module.__dict__["CachingAutotuner"], "run", run
 
-    def of_cupy(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+    def of_cupy(self, module: ModuleType) -> Changes:
         """Observe CuPy's kernels in CUDA C++. CuPy's classes cannot be changed, so other classes replace them
         under their names.
         """
@@ -191,30 +189,24 @@ class _Kernels:
         self._recorder.launched(str(getattr(kernel, "name", "kernel")), given, (device, int(stream.ptr)))
 
 
-class _CupyKernel:
+class _Cupy(InPlaceOf):
     def __init__(self, plain: Any, heard: _Kernels, module: Any) -> None:
-        self._plain, self._heard, self._module = plain, heard, module
+        super().__init__(plain)
+        self._heard, self._module = heard, module
 
+
+class _CupyKernel(_Cupy):
     def __call__(self, grid: Any, block: Any, args: Any, **kwargs: Any) -> Any:
         result = self._plain(grid, block, args, **kwargs)
         self._heard.cupy_launched(self._plain, args, self._module)
         return result
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
 
-
-class _CupyModule:
-    def __init__(self, plain: Any, heard: _Kernels, module: Any) -> None:
-        self._plain, self._heard, self._module = plain, heard, module
-
+class _CupyModule(_Cupy):
     def get_function(self, name: str) -> Any:
         kernel = object.__new__(self._heard.cupy_kernel)
         _CupyKernel.__init__(kernel, self._plain.get_function(name), self._heard, self._module)
         return kernel
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
 
 
 def _name(function: Any) -> str:
@@ -241,13 +233,18 @@ def _pointers(kernel: Any) -> Pointers | None:
     known: tuple[Pointers | None] | None = getattr(kernel, "_sidestream_pointers", None)
     if known is not None:
         return known[0]
-    asm: Any = getattr(kernel, "asm", None)
-    text = asm.get("ttir") if hasattr(asm, "get") else None
-    signature = getattr(getattr(kernel, "src", None), "signature", None)
-    found = pointers_of(text, signature) if isinstance(text, str) else None
+    text, signature = _compiled(kernel)
+    found = None if text is None else pointers_of(text, signature)
     with contextlib.suppress(AttributeError):
         kernel._sidestream_pointers = (found,)
     return found
+
+
+def _compiled(kernel: Any) -> tuple[str | None, Mapping[Any, Any] | None]:
+    """Return the intermediate representation of a kernel, and the types of its parameters, where known."""
+    asm: Any = getattr(kernel, "asm", None)
+    text = asm.get("ttir") if hasattr(asm, "get") else None
+    return text if isinstance(text, str) else None, getattr(getattr(kernel, "src", None), "signature", None)
 
 
 def pointers_of(text: str, signature: Mapping[Any, Any] | None) -> Pointers | None:
@@ -276,10 +273,9 @@ def stored(kernel: Any, values: Mapping[str, Any], grid: Any) -> list[tuple[Any,
     """Return the memory that a compiled kernel certainly stores in a launch: the tensor, and the first byte
     and one past the last, relative to the tensor's address.
     """
-    asm: Any = getattr(kernel, "asm", None)
-    text = asm.get("ttir") if hasattr(asm, "get") else None
+    text, signature = _compiled(kernel)
     shape = _grid(grid)
-    if not isinstance(text, str) or shape is None:
+    if text is None or shape is None:
         return []
     scalars = {
         name: int(value)
@@ -293,7 +289,7 @@ def stored(kernel: Any, values: Mapping[str, Any], grid: Any) -> list[tuple[Any,
     if key not in known:
         if len(known) >= _KEPT:
             return []
-        read, signature = Recorder.pointers(text), getattr(getattr(kernel, "src", None), "signature", None)
+        read = Recorder.pointers(text)
         if read is None:
             return []
         names = _names(read[0], signature)
@@ -331,6 +327,8 @@ def _names(count: int, signature: Mapping[Any, Any] | None) -> list[str] | None:
 def _given(values: Mapping[str, Any], pointers: Pointers | None) -> Given:
     """Return the tensors among the arguments; each counts over its whole length."""
     given: Given = []
+    # Names that the representation does not have may be any of its pointers.
+    is_vague = pointers is None or any(known.startswith("arg") for known in pointers)
     for name, value in values.items():
         # A tensor descriptor, or a tensor reinterpreted as another type, has the tensor as `base`.
         tensor = (
@@ -338,13 +336,7 @@ def _given(values: Mapping[str, Any], pointers: Pointers | None) -> Given:
         )
         if tensor is None or not hasattr(tensor, "data_ptr"):
             continue
-        loads, stores = (True, True) if pointers is None else pointers.get(name, (False, False))
-        if (
-            pointers is not None
-            and name not in pointers
-            and any(known.startswith("arg") for known in pointers)
-        ):
-            loads, stores = True, True
+        loads, stores = (pointers or {}).get(name, (is_vague, is_vague))
         if loads or stores:
             given.append((tensor, loads, stores, name))
     return given
@@ -355,19 +347,11 @@ def _binary(tuner: Any) -> Any:
     return getattr(launchers[0], "bin", None)
 
 
-def inductor_given(values: Mapping[str, Any], pointers: Pointers | None, tuner: Any) -> Given:
-    """Return the tensors of a kernel that Inductor launches. If the representation was not kept, the names
-    show how the tensors are used.
-    """
-    mutated = frozenset(getattr(tuner, "mutated_arg_names", None) or ())
-    custom = bool(getattr(tuner, "custom_kernel", False))
-    return by_name(values, pointers, mutated, custom)
-
-
 def by_name(
     values: Mapping[str, Any], pointers: Pointers | None, mutated: frozenset[str], custom: bool
 ) -> Given:
-    """Return the tensors among the arguments of a generated kernel.
+    """Return the tensors among the arguments of a generated kernel. If its representation was not kept, the
+    names show how the tensors are used.
 
     Args:
         values: The arguments.
@@ -383,14 +367,14 @@ def by_name(
             name: (not name.startswith("out_ptr") or custom, name in result or name in mutated)
             for name in values
         }
-    given: Given = []
-    for tensor, loads, stores, name in _given(values, pointers):
-        own = name is not None and (
-            name.startswith("in_out_ptr") or (name.startswith("out_ptr") and name not in mutated)
+
+    def is_own(name: str | None) -> bool:
+        # The tensor is a result, or replaces its input element by element: all of it is stored.
+        return (
+            not custom
+            and name is not None
+            and (name.startswith("in_out_ptr") or (name.startswith("out_ptr") and name not in mutated))
         )
-        if own and not custom:
-            # The tensor is a result, or replaces its input element by element: all of it is stored.
-            given.append((tensor, loads, stores, None))
-        else:
-            given.append((tensor, loads, stores, name))
-    return given
+
+    given = _given(values, pointers)
+    return [(tensor, loads, stores, None if is_own(name) else name) for tensor, loads, stores, name in given]

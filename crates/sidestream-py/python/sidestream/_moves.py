@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sidestream._check_hooks import put
+from sidestream._check_changes import wrap
 from sidestream._check_plan import WAITS, decomposed, is_composite
 
 @dataclass
@@ -40,20 +40,13 @@ def moved(call: Callable[[], object]) -> Moved:
             _note(found, func.overloadpacket._qualified_op_name, args, kwargs or {}, result)
             return result
 
-    def noted(name: str, plain: Any) -> Any:
-        def waits(*args: Any, **kwargs: Any) -> Any:
-            found.waits.append(name)
-            return plain(*args, **kwargs)
-
-        return waits
-
     with contextlib.ExitStack() as stack:
         for owner, name in (
             (torch.cuda, "synchronize"),
             (torch.cuda.Stream, "synchronize"),
             (torch.cuda.Event, "synchronize"),
         ):
-            put(stack, owner, name, noted(name, getattr(owner, name)))
+            wrap(stack, owner, name, lambda *_, name=name, **__: found.waits.append(name))
         stack.enter_context(Mode())
         call()
     return found

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from sidestream._check_hooks import put
+from sidestream._check_changes import put
 from sidestream._simulated import device, engine, graphs, operators, refusals, runtime, streams, tensor
 from sidestream._simulated.allocator import DeviceAllocator
 

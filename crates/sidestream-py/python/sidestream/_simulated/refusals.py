@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from sidestream._check_hooks import put
+from sidestream._check_changes import put
 
 #: Libraries that launch their own kernels as soon as they are used.
 _LIBRARIES = {
