@@ -70,31 +70,15 @@ impl Report {
 
 /// Returns the key of a fix, and the operation before which its call belongs.
 fn sort_of(fix: Fix, at: usize) -> (Sort, OpId) {
-    match fix {
-        Fix::WaitStream {
-            stream,
-            source,
-            before,
-            thread,
-        } => (Sort::WaitStream(stream, source, thread), before),
-        Fix::SyncStream {
-            stream,
-            before,
-            thread,
-        } => (Sort::SyncStream(stream, thread), before),
-        Fix::SyncEvent {
-            event,
-            before,
-            thread,
-        } => (Sort::SyncEvent(event, thread), before),
-        Fix::RecordStream {
-            buffer,
-            stream,
-            before,
-            ..
-        } => (Sort::RecordStream(buffer, stream, before), before),
-        Fix::Flag { before, .. } => (Sort::Alone(at), before),
-    }
+    let (thread, before) = fix.at();
+    let sort = match fix {
+        Fix::WaitStream { stream, source, .. } => Sort::WaitStream(stream, source, thread),
+        Fix::SyncStream { stream, .. } => Sort::SyncStream(stream, thread),
+        Fix::SyncEvent { event, .. } => Sort::SyncEvent(event, thread),
+        Fix::RecordStream { buffer, stream, .. } => Sort::RecordStream(buffer, stream, before),
+        Fix::Flag { .. } => Sort::Alone(at),
+    };
+    (sort, before)
 }
 
 /// Ranks race kinds: a read before its write is more telling than two writes.

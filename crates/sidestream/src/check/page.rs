@@ -105,18 +105,10 @@ impl Page<'_> {
 
     /// Returns a race in one line.
     fn line_of(&self, race: &Race) -> String {
-        let names = Shown(self.names);
-        let buffer = race.buffer.map(|buffer| names.buffer(buffer));
-        let [first, second] = [
-            (race.first, race.chains.0, self.first(race)),
-            (race.second, race.chains.1, self.second(race)),
-        ]
-        .map(|(op, chain, called)| {
-            let place = match called.site {
-                Some(site) if self.listing.is_none() => format!(" (at {})", one_line(site)),
-                _ => self.line(op),
-            };
-            format!("op {}{place} on {}", op.0, names.chain(chain))
+        let buffer = race.buffer.map(|buffer| Shown(self.names).buffer(buffer));
+        let [first, second] = self.sides(race).map(|side| {
+            let place = self.place(&side);
+            format!("op {}{place} on {}", side.op.0, side.chain)
         });
         let on = buffer.map_or_else(String::new, |buffer| format!(" on {buffer}"));
         format!("    {}{on}: {first}, {second}\n", race.kind.code())
@@ -129,7 +121,7 @@ impl Page<'_> {
         };
         format!(
             "\n  this call fails, and the check ends there\n    {}\n  {misuse}\n",
-            self.op(*op, Called::default(), "")
+            self.op(*op, &Called::default(), "")
         )
     }
 
@@ -149,7 +141,10 @@ impl Page<'_> {
             let text = doubt.text();
             format!(" {}{}.", text[..1].to_uppercase(), &text[1..])
         });
-        let [first, second] = [race.chains.0, race.chains.1].map(|chain| names.chain(chain));
+        let [first, second] = self.sides(race).map(|side| {
+            let on = format!(" on {}", side.chain);
+            self.op(side.op, &side.called, &on)
+        });
         let reach = race.reach_text(self.names);
         let again = match race.count {
             1 => String::new(),
@@ -157,10 +152,8 @@ impl Page<'_> {
             n => format!("\n    and {} more pairs of the same two call sites", n - 1),
         };
         format!(
-            "\n  {what}: {}.{open}\n    {}\n    {}\n{}    {reach}{again}\n",
+            "\n  {what}: {}.{open}\n    {first}\n    {second}\n{}    {reach}{again}\n",
             race.meaning(),
-            self.op(race.first, self.first(race), &format!(" on {first}")),
-            self.op(race.second, self.second(race), &format!(" on {second}")),
             self.handed_on(race),
         )
     }
@@ -189,7 +182,10 @@ impl Page<'_> {
         let names = Shown(self.names);
         let call = |call: Missing| {
             let (side, op) = (call.side, call.op);
-            let place = self.place(op, race);
+            let place = match self.sides(race).iter().find(|known| known.op == op) {
+                Some(known) => self.place(known),
+                None => self.line(op),
+            };
             if self.listing.is_none() {
                 // The program has no text in the format, and its reader knows CUDA.
                 return format!("{}   {side} op {}{place}", call.in_cuda(), op.0);
@@ -238,31 +234,27 @@ impl Page<'_> {
         listed.map_or_else(String::new, |op| format!(" (line {})", op.line))
     }
 
-    /// Returns the place of one of the two operations of a race: its line, or its call site.
-    fn place(&self, id: OpId, race: &Race) -> String {
-        let called = [
-            (race.first, self.first(race)),
-            (race.second, self.second(race)),
-        ];
-        let site = called.into_iter().find(|(op, _)| *op == id);
-        match site.and_then(|(_, called)| called.site) {
+    /// Returns the place of an operation of a race: its line, or its call site.
+    fn place(&self, side: &RaceSide<'_>) -> String {
+        match side.called.site {
             Some(site) if self.listing.is_none() => format!(" (at {})", one_line(site)),
-            _ => self.line(id),
+            _ => self.line(side.op),
         }
     }
 
-    fn first(&self, race: &Race) -> Called<'_> {
-        Called {
-            site: self.site(race.first_site),
-            span: race.spans.0.map(|span| Shown(self.names).span(span)),
-        }
-    }
-
-    fn second(&self, race: &Race) -> Called<'_> {
-        Called {
-            site: self.site(race.second_site),
-            span: race.spans.1.map(|span| Shown(self.names).span(span)),
-        }
+    fn sides(&self, race: &Race) -> [RaceSide<'_>; 2] {
+        [
+            (race.first, race.chains.0, race.first_site, race.spans.0),
+            (race.second, race.chains.1, race.second_site, race.spans.1),
+        ]
+        .map(|(op, chain, site, span)| RaceSide {
+            op,
+            chain: Shown(self.names).chain(chain),
+            called: Called {
+                site: self.site(site),
+                span: span.map(|span| Shown(self.names).span(span)),
+            },
+        })
     }
 
     fn site(&self, id: SiteId) -> Option<&str> {
@@ -277,7 +269,7 @@ impl Page<'_> {
             lint.code.code(),
             self.op(
                 lint.op,
-                Called {
+                &Called {
                     site: lint.site.and_then(|site| self.site(site)),
                     span: None
                 },
@@ -287,12 +279,12 @@ impl Page<'_> {
     }
 
     /// Returns the text of an operation: its place, where it runs, and the call.
-    fn op(&self, id: OpId, called: Called, place: &str) -> String {
+    fn op(&self, id: OpId, called: &Called<'_>, place: &str) -> String {
         if let Some(Listed { line, call }) = self.listing.and_then(|listing| listing.op(id)) {
             return format!("op {} (line {line}){place}: {call}", id.0);
         }
         let mut text = format!("op {}{place}", id.0);
-        if let Some(span) = called.span {
+        if let Some(span) = &called.span {
             text += &format!(", in span {span}");
         }
         if let Some(site) = called.site {
@@ -300,6 +292,14 @@ impl Page<'_> {
         }
         text
     }
+}
+
+/// One of the two operations of a race.
+struct RaceSide<'a> {
+    op: OpId,
+    /// The name of its stream or thread.
+    chain: String,
+    called: Called<'a>,
 }
 
 /// The call site and span of an operation, as far as known.

@@ -305,54 +305,45 @@ impl Fix {
                 op,
             }
         };
+        let (thread, before) = self.at();
         match *self {
-            Fix::WaitStream {
-                stream,
-                source,
-                before,
-                thread,
-            } => {
+            Fix::WaitStream { stream, source, .. } => {
                 let fields = vec![("s", names.stream(stream)), ("src", names.stream(source))];
                 vec![call("wait_stream", fields, thread, "before", before)]
             }
-            Fix::SyncStream {
-                stream,
-                before,
-                thread,
-            } => {
+            Fix::SyncStream { stream, .. } => {
                 let fields = vec![("st", names.stream(stream))];
                 vec![call("sync_stream", fields, thread, "before", before)]
             }
-            Fix::SyncEvent {
-                event,
-                before,
-                thread,
-            } => {
+            Fix::SyncEvent { event, .. } => {
                 let fields = vec![("ev", names.event(event))];
                 vec![call("sync_event", fields, thread, "before", before)]
             }
-            Fix::RecordStream {
-                buffer,
-                stream,
-                before,
-                thread,
-            } => {
+            Fix::RecordStream { buffer, stream, .. } => {
                 let fields = vec![("buf", names.buffer(buffer)), ("st", names.stream(stream))];
                 vec![call("record_stream", fields, thread, "before", before)]
             }
-            Fix::Flag {
-                after,
-                by,
-                before,
-                on,
-            } => {
+            Fix::Flag { after, by, .. } => {
                 // A flag name that no other fix uses, and hardly any program: a flag that was set stays set.
                 let flag = vec![("flag", format!("done{}", after.0))];
                 vec![
                     call("set_flag", flag.clone(), by, "after", after),
-                    call("wait_flag", flag, on, "before", before),
+                    call("wait_flag", flag, thread, "before", before),
                 ]
             }
+        }
+    }
+
+    /// Returns the thread that makes the last call, and the operation before which the call belongs.
+    pub(super) fn at(&self) -> (ThreadId, OpId) {
+        match *self {
+            Fix::WaitStream { before, thread, .. }
+            | Fix::SyncStream { before, thread, .. }
+            | Fix::SyncEvent { before, thread, .. }
+            | Fix::RecordStream { before, thread, .. }
+            | Fix::Flag {
+                before, on: thread, ..
+            } => (thread, before),
         }
     }
 }
