@@ -197,7 +197,7 @@ def checking(
         run: CheckedRun | None = None
 
         def shown(race: str) -> str:
-            return "" if run is None else str(race_of(json.loads(race), run._places))
+            return "" if run is None else str(race_of(json.loads(race, object_hook=run._placed)))
 
         with _simulated(simulate) as simulation:
             planned = _check_plan.plan if simulation is None else simulation.plan
@@ -387,13 +387,21 @@ class CheckedRun(Result):
     def _found(self) -> Found:
         recorded = self._recorder.report()
         if recorded != self._last[0]:
-            found = parsed(json.loads(recorded), self._places, self._simulation is not None)
+            value = json.loads(recorded, object_hook=self._placed)
+            found = parsed(value, self._simulation is not None)
             self._last = (recorded, without(found, self._suppress, self._baseline))
         return self._last[1]
 
     @functools.cached_property
     def _last(self) -> tuple[str, Found]:
         return ("", Found((), (), 0, None))
+
+    def _placed(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return an object of the recorder's report with the places of its stack in place of their number."""
+        for name in ("stack", "refused"):
+            if isinstance(value.get(name), int):
+                value[name] = self._places(value[name])
+        return value
 
     def _places(self, stack: int) -> tuple[Place, ...]:
         return tuple(place_of(code, at) for code, at in self._recorder.frames(stack))
@@ -402,15 +410,7 @@ class CheckedRun(Result):
         """Return the report as new dictionaries and lists, of the schema ``sidestream.checked/1``."""
         return {
             "schema": "sidestream.checked/1",
-            "races": plain(self.races),
-            "mends": plain(self.mends),
-            "lints": plain(self.lints),
-            "suppressed": plain(self.suppressed),
-            "known": self.known,
-            "operations": self.operations,
-            "ended": self.ended,
-            "streams": plain(self.streams),
-            "host": plain(self.host),
+            **{name: plain(getattr(self, name)) for name in _PARTS},
             "skipped": list(self.skipped),
         }
 
@@ -494,5 +494,7 @@ class CheckedRun(Result):
         )
 
 
+#: The parts of the report as data.
+_PARTS = ("races", "mends", "lints", "suppressed", "known", "operations", "ended", "streams", "host")
 #: Maximum number of races that are shown for one call.
 _SHOWN = 4

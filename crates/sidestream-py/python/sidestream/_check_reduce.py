@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 
 from sidestream._check import CheckedRun
 from sidestream._check_fix import line, own, source
-from sidestream._checked import CheckedRace, race_of
+from sidestream._checked import CheckedRace
 
 
 def chosen(found: CheckedRun) -> CheckedRace | None:
@@ -48,9 +47,7 @@ def reduced(found: CheckedRun, race: CheckedRace, name: str) -> tuple[str, int, 
         RuntimeError: There is no such program; the message says why.
     """
     recorder = found._recorder
-    raw = json.loads(recorder.report())["races"]
-    ids = next((one["ids"] for one in raw if race_of(one, found._places) == race), None)
-    if ids is None:
+    if race._ids is None:
         raise RuntimeError("the race of the report is not one of the run's")
 
     def told(stack: int, operator: str) -> str:
@@ -62,5 +59,5 @@ def reduced(found: CheckedRun, race: CheckedRace, name: str) -> tuple[str, int, 
 
     sides = zip((race.first.stream, race.second.stream), race.names, strict=True)
     called = [(stream, name) for stream, name in sides if name is not None and name.isidentifier()]
-    text, ops, operations = recorder.reduced(tuple(ids), name, called, told)
+    text, ops, operations = recorder.reduced(race._ids, name, called, told)
     return text, ops, operations

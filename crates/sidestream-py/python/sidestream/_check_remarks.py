@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sidestream import _check_fix
@@ -21,21 +21,29 @@ CONNECTIONS = 8
 LET_GO = 8
 
 
-def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
+def remarks(value: Mapping[str, Any], simulated: bool) -> Iterator[Said]:
     """Yield all remarks, from what the recorder reports on a simulated or a real GPU."""
     noticed = value["noticed"]
-    yield from _idle(noticed["idle"], places)
-    yield from _timed(noticed["timed"], places)
-    yield from _queued(noticed["queued"], places)
-    yield from _late(noticed["late"], places)
-    yield from _many(noticed["used"], places)
-    yield from _made(noticed["made"], places)
-    yield from _held(noticed["held"], places, simulated)
-    yield from _pinned(noticed["pinned"], places)
+    for said in (_idle(noticed["idle"]), _timed(noticed["timed"]), _queued(noticed["queued"])):
+        yield from _once(said)
+    yield from _late(noticed["late"])
+    yield from _many(noticed["used"])
+    yield from _made(noticed["made"])
+    yield from _held(noticed["held"], simulated)
+    yield from _pinned(noticed["pinned"])
     # A wait between the two streams of a race may be one that comes too early for it.
     raced = {(race["first"]["stream"], race["second"]["stream"]) for race in value["races"]}
     waits = [wait for wait in noticed["waits"] if (wait["source"], wait["stream"]) not in raced]
-    yield from _waits(waits, places)
+    yield from _waits(waits)
+
+
+def _once(said: Iterable[Said]) -> Iterable[Said]:
+    """Return the remarks with a line in the program, one for each line."""
+    found: dict[Any, Said] = {}
+    for one in said:
+        if (at := _check_fix.own(one[2])) is not None:
+            found.setdefault((at.file, at.line), one)
+    return found.values()
 
 
 #: Operators for which the host must know the size of the result.
@@ -84,9 +92,8 @@ _IDLE = {
 }
 
 
-def _idle(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield the lines at which the host waits again and again, each line once."""
-    found: dict[Any, Said] = {}
+def _idle(values: list[Any]) -> Iterator[Said]:
+    """Yield the lines at which the host waits again and again."""
     for value in values:
         operator, how = value["at"]["operator"], value["how"]
         if how == "read":
@@ -95,36 +102,27 @@ def _idle(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
                 if operator == "_linalg_check_errors"
                 else "sized" if operator in _SIZED or "index" in operator else "value"
             )
-        stack = places(value["at"]["stack"])
-        if (at := _check_fix.own(stack)) is not None:
-            found.setdefault((at.file, at.line), ("SYNC_IN_LOOP", _IDLE[how], stack))
-    yield from found.values()
+        yield "SYNC_IN_LOOP", _IDLE[how], value["at"]["stack"]
 
 
-def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield readings of a clock between which work was submitted but not waited for, each line once."""
-    found: dict[Any, Said] = {}
+def _timed(values: list[Any]) -> Iterator[Said]:
+    """Yield readings of a clock between which work was submitted but not waited for."""
     for first, second in values:
-        since, stack = _check_fix.own(places(first["stack"])), places(second["stack"])
-        at = _check_fix.own(stack)
-        if since is not None and at is not None:
+        since = _check_fix.own(first["stack"])
+        if since is not None:
             text = (
                 f"{second['operator']} is read while work that was launched since {_check_fix.line(since)} "
                 f"({first['operator']}) is not waited for: between the two lies the time of the launches, "
                 "not that of the work; wait first (`torch.cuda.synchronize()`), or measure with events"
             )
-            found.setdefault((at.file, at.line), ("HOST_CLOCK", text, stack))
-    yield from found.values()
+            yield "HOST_CLOCK", text, second["stack"]
 
 
-def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield readings that start a clock before earlier kernels are complete, each line once."""
-    found: dict[Any, Said] = {}
+def _queued(values: list[Any]) -> Iterator[Said]:
+    """Yield readings that start a clock before earlier kernels are complete."""
     for before, first, second in values:
-        launched, ends = (_check_fix.own(places(side["stack"])) for side in (before, second))
-        stack = places(first["stack"])
-        at = _check_fix.own(stack)
-        if launched is not None and ends is not None and at is not None:
+        launched, ends = (_check_fix.own(side["stack"]) for side in (before, second))
+        if launched is not None and ends is not None:
             text = (
                 f"{first['operator']} starts a measurement while earlier work ({before['operator']} at "
                 f"{_check_fix.line(launched)}) may still be running, and the host waits for that work before "
@@ -132,11 +130,10 @@ def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]
                 "earlier work; wait before the first reading as well (`torch.cuda.synchronize()`), or "
                 "measure with events"
             )
-            found.setdefault((at.file, at.line), ("HOST_CLOCK", text, stack))
-    yield from found.values()
+            yield "HOST_CLOCK", text, first["stack"]
 
 
-def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Iterator[Said]:
+def _late(late: Mapping[str, Any] | None) -> Iterator[Said]:
     """Yield a device error, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it belongs to
     the call that raises it.
     """
@@ -154,17 +151,17 @@ def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Ite
         )
     else:
         calls = "1 call" if late["count"] == 1 else f"one of {late['count']:,} calls"
-        last = "; ".join(_call(side, stream, count, places) for side, stream, count in late["last"])
+        last = "; ".join(_call(side, stream, count) for side, stream, count in late["last"])
         text = (
             f"{head}. Unless a kernel that is not an operator is at fault, it belongs to {calls} on "
             f"cuda:{late['device']} that the host did not know to be complete, the last first: "
             f"{last}. {names}"
         )
-    yield "LATE_ERROR", text, places(late["at"]["stack"])
+    yield "LATE_ERROR", text, late["at"]["stack"]
 
 
-def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[int], Stack]) -> str:
-    at = _check_fix.own(places(side["stack"]))
+def _call(side: Mapping[str, Any], stream: str, count: int) -> str:
+    at = _check_fix.own(side["stack"])
     text = f"{side['operator']} on {stream}"
     if at is not None:
         source = _check_fix.source(at)
@@ -172,7 +169,7 @@ def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[in
     return text if count == 1 else f"{text}, {count:,} times"
 
 
-def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+def _many(used: list[Any]) -> Iterator[Said]:
     """Yield devices with more streams than connections, with the line that created most of the streams. If
     CUDA_DEVICE_MAX_CONNECTIONS is set, the user already knows about connections.
     """
@@ -187,14 +184,14 @@ def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
                 "other though nothing orders it (Connections in docs/reference/stream-programs.md has a "
                 "program that shows it); use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS, up to 32"
             )
-            yield "MANY_STREAMS", text, places(max(stacks, key=stacks.count))
+            yield "MANY_STREAMS", text, max(stacks, key=stacks.count)
 
 
-def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+def _made(values: list[Any]) -> Iterator[Said]:
     """Yield lines at which streams are created again and again."""
     lines: dict[Any, tuple[int, int, Stack]] = {}
     for side, count, let_go in values:
-        stack = places(side["stack"])
+        stack = side["stack"]
         if (at := _check_fix.own(stack)) is not None:
             counted = lines.get((at.file, at.line), (0, 0, stack))
             lines[(at.file, at.line)] = (counted[0] + count, counted[1] + let_go, stack)
@@ -209,7 +206,7 @@ def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
             yield "STREAMS_MADE", text, stack
 
 
-def _held(values: list[Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
+def _held(values: list[Any], simulated: bool) -> Iterator[Said]:
     """Yield memory that was freed and cannot be reused yet."""
     # On a simulated GPU, work takes no time, so only a wait of the host shows that work is complete.
     since = ", and the host has not waited for {} since" if simulated else ""
@@ -221,13 +218,13 @@ def _held(values: list[Any], places: Callable[[int], Stack], simulated: bool) ->
             f"allocated wait for {stream} before the last reference dies (`home.wait_stream({stream})`): "
             "then that stream can reuse it at once"
         )
-        yield "MEMORY_HELD", text, places(side["stack"])
+        yield "MEMORY_HELD", text, side["stack"]
 
 
-def _pinned(value: Any, places: Callable[[int], Stack]) -> Iterator[Said]:
+def _pinned(value: Any) -> Iterator[Said]:
     """Yield a remark if much of the host's memory was pinned at once."""
     if value is not None:
-        pinned, memory, stack = value[0], memory_bytes(), places(value[1]["stack"])
+        pinned, memory, stack = value[0], memory_bytes(), value[1]["stack"]
         by = "" if _check_fix.own(stack) else ", by a thread that a loader or another library has for it,"
         text = (
             f"with this allocation{by} {pinned:,} bytes are pinned at once, {100 * pinned // memory} % of "
@@ -238,7 +235,7 @@ def _pinned(value: Any, places: Callable[[int], Stack]) -> Iterator[Said]:
         yield "MUCH_PINNED", text, stack
 
 
-def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+def _waits(values: list[Any]) -> Iterator[Said]:
     """Yield waits that no observed access needs."""
     for wait in values:
         count, followed = wait["count"], wait["followed"]
@@ -250,4 +247,4 @@ def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
             "that are not operators may need it; `drop-wait` of `sidestream diagnose` on a trace shows its "
             "cost"
         )
-        yield "WAIT_NOT_NEEDED", text, places(wait["at"]["stack"])
+        yield "WAIT_NOT_NEEDED", text, wait["at"]["stack"]

@@ -4,8 +4,9 @@ streams.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from types import CodeType
 from typing import Any
 
@@ -13,6 +14,7 @@ from sidestream import _check_fix
 from sidestream._check_baseline import Baseline, Finding
 from sidestream._check_remarks import remarks
 from sidestream._check_suppress import Suppression
+from sidestream._results import made
 from sidestream._sidestream import printable
 
 
@@ -102,6 +104,8 @@ class CheckedRace:
     count: int
     names: tuple[str | None, str | None] = (None, None)
     doubt: str | None = None
+    #: The numbers by which the recorder knows the race, if it is one of the checker.
+    _ids: tuple[int, int, int | None] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         lines = [self._head]
@@ -286,23 +290,18 @@ class Found:
     host: HostAccesses = field(default=HostAccesses(0, 0, 0, 0, 0, 0, None))
 
 
-def parsed(value: Mapping[str, Any], places: Any, simulated: bool = False) -> Found:
-    races = tuple(race_of(race, places) for race in value["races"])
-    said = remarks(value, places, simulated)
+def parsed(value: Mapping[str, Any], simulated: bool = False) -> Found:
+    races = tuple(map(race_of, value["races"]))
+    lints = _lints(made(tuple[Remark, ...], value["lints"]))
     return Found(
         races=races,
-        lints=(*_lints(value["lints"], places), *(Remark(*one) for one in said)),
+        lints=(*lints, *starmap(Remark, remarks(value, simulated))),
         operations=value["operations"],
         ended=value["ended"],
-        streams=tuple(NamedStream(**stream) for stream in value["streams"]),
-        mends=_mends(value["mends"], places, races),
-        host=_host(value["host"], places),
+        streams=made(tuple[NamedStream, ...], value["streams"]),
+        mends=_mends(value["mends"], races),
+        host=made(HostAccesses, value["host"]),
     )
-
-
-def _host(value: Mapping[str, Any], places: Any) -> HostAccesses:
-    refused = value["refused"]
-    return HostAccesses(**{**value, "refused": None if refused is None else places(refused)})
 
 
 def without(found: Found, suppress: tuple[Suppression, ...], baseline: Baseline | None = None) -> Found:
@@ -366,24 +365,23 @@ def named(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> l
     return shown
 
 
-def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
+def _lints(remarks: Iterable[Remark]) -> Iterable[Remark]:
     """Return the remarks, one for each line."""
     lints: dict[tuple[str, Any], Remark] = {}
-    for number, value in enumerate(values):
-        stack = places(value["at"]["stack"]) if value["at"] else ()
-        at = (stack[0].file, stack[0].line) if stack else number
-        lints.setdefault((value["code"], at), Remark(value["code"], value["text"], stack))
-    return tuple(lints.values())
+    for number, remark in enumerate(remarks):
+        at = (remark.stack[0].file, remark.stack[0].line) if remark.stack else number
+        lints.setdefault((remark.code, at), remark)
+    return lints.values()
 
 
-def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRace, ...]) -> tuple[Mend, ...]:
+def _mends(values: list[Mapping[str, Any]], races: tuple[CheckedRace, ...]) -> tuple[Mend, ...]:
     """Return the calls with the names that are valid at their lines, one for each line: a loop may run
     several operators at a line, or create new streams in each step. ``record_stream`` is one for each tensor:
     the same tensor in another step has the same races.
     """
     mends: dict[tuple[str, Place | int, int | None], Mend] = {}
     for number, value in enumerate(values):
-        place = None if value["at"] is None else _check_fix.own(places(value["at"]))
+        place = _check_fix.own(value["stack"])
         call = _check_fix.call_by(races[value["first"]].names, value["kind"]) or value["call"]
         mend = Mend(call, value["kind"], place, value["first"], tuple(value["races"]))
         at = (mend.call, place or number, min(mend.races) if mend.kind == "record_stream" else None)
@@ -395,26 +393,13 @@ def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRac
     return tuple(mends.values())
 
 
-def race_of(value: Mapping[str, Any], places: Any) -> CheckedRace:
-    first, second = _side(value["first"], places), _side(value["second"], places)
-    fix: str = value["fix"]
-    for name, side in (("{first}", first), ("{second}", second)):
+def race_of(value: Mapping[str, Any]) -> CheckedRace:
+    race: CheckedRace = made(CheckedRace, value)
+    fix = race.fix
+    for name, side in (("{first}", race.first), ("{second}", race.second)):
         at = f" at {side.stack[0].file}:{side.stack[0].line}" if side.stack else ""
         fix = fix.replace(name, printable(f"{side.operator}{at}"))
-    told: dict[str, Any] = {
-        name: tuple(part) if isinstance(part, list) else part for name, part in value.items() if name != "ids"
-    }
-    made: dict[str, Any] = {
-        "first": first,
-        "second": second,
-        "fix": fix,
-        "names": tuple(value["names"] or (None, None)),
-    }
-    return CheckedRace(**{**told, **made})
-
-
-def _side(value: Mapping[str, Any], places: Any) -> Side:
-    return Side(value["operator"] or "", value["stream"], value["thread"] or "", places(value["stack"]))
+    return replace(race, fix=fix)
 
 
 def place_of(code: CodeType, at: int) -> Place:
@@ -425,7 +410,8 @@ def place_of(code: CodeType, at: int) -> Place:
 def plain(thing: Any) -> Any:
     """Return a dataclass and its contents as JSON values."""
     if hasattr(thing, "__dataclass_fields__"):
-        return {name: plain(getattr(thing, name)) for name in thing.__dataclass_fields__}
+        names = (name for name in thing.__dataclass_fields__ if not name.startswith("_"))
+        return {name: plain(getattr(thing, name)) for name in names}
     if isinstance(thing, tuple):
         return [plain(each) for each in thing]
     return thing

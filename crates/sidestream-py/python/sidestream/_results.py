@@ -55,7 +55,8 @@ def made(of: Any, value: Any) -> Any:
     """Build a value of a type from a JSON value: tuples from lists, and data classes from objects, by the
     names of their fields.
 
-    Keys that the data class does not have are ignored: a later version of a schema may have more.
+    Keys that the data class does not have are ignored: a later version of a schema may have more. A value
+    that has the type is kept.
     """
     parts = typing.get_args(of)
     if value is None:
@@ -65,7 +66,7 @@ def made(of: Any, value: Any) -> Any:
     if typing.get_origin(of) is tuple:
         kinds = parts[:1] * len(value) if parts[-1] is ... else parts
         return tuple(made(kind, one) for kind, one in zip(kinds, value, strict=True))
-    if hasattr(of, "__dataclass_fields__"):
+    if hasattr(of, "__dataclass_fields__") and not isinstance(value, of):
         types_of = typing.get_type_hints(of)
         return of(
             **{name: made(types_of[name], value[name]) for name in of.__dataclass_fields__ if name in value}

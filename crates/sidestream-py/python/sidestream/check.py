@@ -37,6 +37,8 @@ __all__ = ["check"]
 
 #: Runs, and seconds, of ``--provoke all``.
 _RUNS, _SEARCH_S = 20, 60
+#: Options that a Markdown file, which has several programs, cannot have.
+_OF_ONE_RUN = ("fix", "reduce", "raise", "suppress", "steps", "sarif", "junit", "baseline", "write-baseline")
 #: The exit code if no race was found but the program used a feature that is not simulated.
 NOT_SIMULATED = 3
 
@@ -104,18 +106,7 @@ def main(arguments: list[str]) -> int:
     if suffix == ".md":
         if not given.simulate:
             parser.error(f"{program[0]} is a Markdown file; give --simulate to check its Python code blocks")
-        others = {
-            "--fix": given.fix,
-            "--reduce": given.reduce,
-            "--raise": given.raises,
-            "--suppress": given.suppress,
-            "--steps": given.steps,
-            "--sarif": given.sarif,
-            "--junit": given.junit,
-            "--baseline": given.baseline,
-            "--write-baseline": given.write_baseline,
-        }
-        if unfit := ", ".join(name for name, value in others.items() if value):
+        if unfit := ", ".join(f"--{name}" for name in _OF_ONE_RUN if getattr(given, name.replace("-", "_"))):
             parser.error(f"a Markdown file has a report for each of its blocks; leave out {unfit}")
         return check_text(path, devices, not given.no_stacks, given.memory, files.get("json"))
     # A program with its own handler sets it later; then that handler decides how the program ends.
@@ -126,7 +117,7 @@ def main(arguments: list[str]) -> int:
     try:
         with (
             checking(
-                given.raises,
+                getattr(given, "raise"),
                 not given.no_stacks,
                 given.memory,
                 suppress=suppress,
@@ -270,9 +261,7 @@ def _parser() -> argparse.ArgumentParser:
         help="check steps A to B-1, counted from 0; a step ends with step() of the first optimizer",
     )
     parser.add_argument("--require-gpu", action="store_true", help="fail if nothing ran on a GPU")
-    parser.add_argument(
-        "--raise", dest="raises", action="store_true", help="raise RaceError at the first race"
-    )
+    parser.add_argument("--raise", action="store_true", help="raise RaceError at the first race")
     parser.add_argument("--no-stacks", action="store_true", help="do not record the places in the program")
     parser.add_argument(
         "--no-host", action="store_true", help="do not observe the host's own loads and stores"

@@ -44,72 +44,62 @@ impl Recorder {
         let mut fresh = Vec::new();
         {
             let core = self.core.lock();
-            let report = core.findings.report();
-            for race in report.races.iter().rev() {
+            let (names, details) = (self.names.lock(), self.details.lock());
+            for race in core.findings.report().races.iter().rev() {
                 if race.second != core.last() && race.second.0 + 3 < core.last().0 {
                     break;
                 }
-                let bytes = race.buffer.and_then(|buffer| core.last_touched(buffer));
+                if details.by_race.contains_key(&key(race)) {
+                    continue;
+                }
                 let real = core.is_real(race.first, race.second, race.buffer);
-                let streams = [race.chains.0, race.chains.1].map(|chain| handle(chain, &core));
-                let site = |op| {
-                    if op == race.first {
-                        race.first_site
-                    } else {
-                        race.second_site
+                let doubt = match real {
+                    Real::Yes | Real::No => None,
+                    Real::May(None) => Some(
+                        "one of the two receives all of it, and may touch only a part".to_owned(),
+                    ),
+                    Real::May(Some((argument, op))) => {
+                        let is_first = op == race.first;
+                        let kernel = if is_first {
+                            race.first_site
+                        } else {
+                            race.second_site
+                        };
+                        let name =
+                            |at: u32| names.operators.get(at as usize).map_or("", |name| name);
+                        Some(format!(
+                            "the kernel `{}` receives all of it as its argument `{}`, and may touch only a part",
+                            name(core.site_of(kernel).name),
+                            name(argument)
+                        ))
                     }
                 };
-                let may = match real {
-                    Real::May(by) => Some(by.map(|(name, op)| (name, core.site_of(site(op)).name))),
-                    Real::Yes | Real::No => None,
+                let detail = Detail {
+                    real: real != Real::No,
+                    doubt,
+                    bytes: race.buffer.and_then(|buffer| core.last_touched(buffer)),
+                    ..Detail::default()
                 };
-                fresh.push((
-                    key(race),
-                    real != Real::No,
-                    may,
-                    bytes,
-                    race.severity(),
-                    streams,
-                ));
+                let streams = [race.chains.0, race.chains.1].map(|chain| handle(chain, &core));
+                fresh.push((key(race), race.severity(), streams, detail));
             }
         }
         let mut first = None;
-        for (key, real, may, bytes, severity, streams) in fresh {
-            if self.details.lock().by_race.contains_key(&key) {
-                continue;
-            }
-            let tensor = bytes.and_then(|bytes| {
+        for (key, severity, streams, mut detail) in fresh {
+            detail.tensor = detail.bytes.and_then(|bytes| {
                 let mut pairs = touches.iter().zip(tensors);
                 let (_, tensor) = pairs.find(|(t, _)| t.ptr < bytes.1 && bytes.0 < t.end)?;
                 shown(tensor)
             });
-            let called = real.then(|| self.called.bind(py).call1((streams[0], streams[1])));
-            let is_certain = real && may.is_none();
-            let doubt = may.map(|by| {
-                let names = self.names.lock();
-                let name = |at: u32| names.operators.get(at as usize).map_or("", |name| name);
-                match by {
-                    Some((argument, kernel)) => format!(
-                        "the kernel `{}` receives all of it as its argument `{}`, and may touch only a part",
-                        name(kernel),
-                        name(argument)
-                    ),
-                    None => "one of the two receives all of it, and may touch only a part".to_owned(),
-                }
-            });
-            let names = called.and_then(|names| names.ok()?.extract().ok());
-            self.learn_names(streams, names.clone());
-            let detail = Detail {
-                real,
-                doubt,
-                names,
-                tensor,
-                bytes,
-            };
-            self.details.lock().by_race.insert(key, detail);
-            if is_certain && severity == Severity::Error {
+            if detail.real {
+                let names = self.called.bind(py).call1((streams[0], streams[1]));
+                detail.names = names.ok().and_then(|names| names.extract().ok());
+            }
+            self.learn_names(streams, detail.names.clone());
+            if detail.real && detail.doubt.is_none() && severity == Severity::Error {
                 first = first.or(Some(key));
             }
+            self.details.lock().by_race.insert(key, detail);
         }
         first
     }
@@ -133,7 +123,7 @@ impl Recorder {
         let core = self.core.lock();
         let races = self.races(&core);
         let ids = json!([first.0, second.0, buffer.map(|buffer| buffer.0)]);
-        let found = races.0.into_iter().find(|race| race["ids"] == ids);
+        let found = races.0.into_iter().find(|race| race["_ids"] == ids);
         found.unwrap_or_default().to_string()
     }
 
@@ -239,7 +229,7 @@ impl Recorder {
                     json!({
                         "code": lint.code.code(),
                         "text": lint.code.meaning(),
-                        "at": shown_site(site, &names),
+                        "stack": site.stack,
                     })
                 })
             })
@@ -281,6 +271,7 @@ fn shown_side(site: Site, stream: Option<StreamId>, core: &Core, names: &Names) 
 pub(super) fn shown_site(site: Site, names: &Names) -> Value {
     let operator = names.operators.get(site.name as usize);
     let thread = names.threads.get(site.thread as usize);
+    let [operator, thread] = [operator, thread].map(|name| name.map_or("", |name| name));
     json!({"operator": operator, "thread": thread, "stack": site.stack})
 }
 
@@ -293,6 +284,7 @@ fn shown_race(
 ) -> Value {
     let side = |site, chain| shown_side(site, stream_of(chain), core, names);
     let workspace = race.buffer.and_then(|buffer| core.workspace_of(buffer));
+    let fix = remedy(noted(race).unwrap_or(race.fix), race, core, names).text;
     json!({
         "kind": race.kind.code(),
         "text": match workspace {
@@ -313,14 +305,13 @@ fn shown_race(
         "freed_between": race.handed_on.is_some_and(|on| on.freed.is_some()),
         "fix": match workspace {
             Some(_) => format!(
-                "capture each graph on a separate stream (`torch.cuda.graph(graph, stream=torch.cuda.Stream())`), or {}",
-                fix(race, core, names)
+                "capture each graph on a separate stream (`torch.cuda.graph(graph, stream=torch.cuda.Stream())`), or {fix}"
             ),
-            None => fix(race, core, names),
+            None => fix,
         },
-        "names": detail.names.as_ref().map(|(first, second)| [first, second]),
+        "names": detail.names.clone().unwrap_or_default(),
         "count": race.count,
-        "ids": [Some(race.first.0), Some(race.second.0), race.buffer.map(|buffer| buffer.0)],
+        "_ids": [Some(race.first.0), Some(race.second.0), race.buffer.map(|buffer| buffer.0)],
     })
 }
 
@@ -345,9 +336,7 @@ fn shown_unheard(pair: &Unheard, sites: [Site; 2], core: &Core, names: &Names) -
         "second": side(sites[1], &pair.second),
         "freed_between": false,
         "fix": "hand over between the threads: the first puts something into a queue, sets an event or ends after {first}, and the second takes it, waits or joins before {second}",
-        "names": null,
         "count": pair.count,
-        "ids": null,
     })
 }
 
@@ -425,46 +414,93 @@ fn shown_mend(
     // The place is that of the first real race.
     let first = mend.races.iter().filter(|&&at| places[at].is_some()).min();
     let race = &report.races[*first?];
-    let site = |id: SiteId| core.sites.get(id.0 as usize).map(|site| site.stack);
+    let call = remedy(mend.fix, race, core, names);
+    if call.call.is_empty() {
+        return None;
+    }
+    let stack = core
+        .sites
+        .get(call.at.0 as usize)
+        .map_or(0, |site| site.stack);
+    let first = places[*first?];
+    Some(
+        json!({"kind": call.kind, "call": call.call, "stack": stack, "first": first, "races": races}),
+    )
+}
+
+/// A call that fixes a race, as a user can copy it into the program.
+struct Remedy {
+    /// `wait` and `sync` if the program's names for the race's two streams are usable in it, or `record_stream`.
+    kind: &'static str,
+    /// Empty where no call of PyTorch fixes the race.
+    call: String,
+    /// The access that it belongs next to.
+    at: SiteId,
+    /// The fix as a clause. `{first}` and `{second}` are placeholders for the places of the operations.
+    text: String,
+}
+
+fn remedy(fix: Fix, race: &Race, core: &Core, names: &Names) -> Remedy {
     let name = |stream| stream_in_code(stream, core);
-    let (kind, call, at) = match mend.fix {
+    let [first, second] = [race.first_site, race.second_site];
+    // The streams' variable names are usable only if the race is between exactly these two.
+    let kind = |kind, usable| if usable { kind } else { "other" };
+    let other = |call: &str, at, text: &str| ("other", call.to_owned(), at, text.to_owned());
+    let (kind, call, at, text) = match fix {
         // If one line has both the copy and the end of its source, a wait before that line comes before the copy, too.
-        Fix::SyncStream { .. } if is_end_of_source(race.second_site, core, names) => {
-            ("other", "x = x.pin_memory()".to_owned(), race.first_site)
-        }
+        Fix::SyncStream { .. } if is_end_of_source(second, core, names) => other(
+            "x = x.pin_memory()",
+            first,
+            "pin the source (`pin_memory()`, `pin_memory=True` of a loader), or keep it until the host has waited for {first}",
+        ),
         Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
             if is_collectives(source, core) =>
         {
-            ("other", "work.wait()".to_owned(), race.second_site)
+            let text = "call `wait()` on the work that {first} returned before {second}";
+            other("work.wait()", second, text)
         }
-        Fix::WaitStream { stream, source, .. } => (
-            // The streams' variable names are usable only if the race is between exactly these two.
-            if race.chains == (Chain::Stream(source), Chain::Stream(stream)) {
-                "wait"
-            } else {
-                "other"
-            },
-            format!("{}.wait_stream({})", name(stream), name(source)),
-            race.second_site,
-        ),
+        Fix::WaitStream { stream, source, .. } => {
+            let call = format!("{}.wait_stream({})", name(stream), name(source));
+            let text = format!("call `{call}` before {{second}}");
+            let usable = race.chains == (Chain::Stream(source), Chain::Stream(stream));
+            (kind("wait", usable), call, second, text)
+        }
         Fix::SyncStream { stream, .. } => {
-            let call = format!("{}.synchronize()", name(stream));
-            let kind = if race.chains.0 == Chain::Stream(stream) {
-                "sync"
-            } else {
-                "other"
-            };
-            (kind, call, race.second_site)
+            let (call, stream_name) = (
+                format!("{}.synchronize()", name(stream)),
+                stream_name(stream, core),
+            );
+            let text = format!(
+                "record an event on {stream_name} after {{first}} and call `event.synchronize()` before {{second}} (or `{call}`)"
+            );
+            let usable = race.chains.0 == Chain::Stream(stream);
+            (kind("sync", usable), call, second, text)
         }
-        Fix::SyncEvent { .. } => ("other", "event.synchronize()".to_owned(), race.second_site),
+        Fix::SyncEvent { .. } => {
+            let text = "call `event.synchronize()` before {second}";
+            other("event.synchronize()", second, text)
+        }
         Fix::RecordStream { stream, .. } => {
             let call = format!("x.record_stream({})", name(stream));
-            ("record_stream", call, race.first_site)
+            let mut text =
+                format!("call `{call}` on the earlier tensor before its last reference dies");
+            if noted(race).is_some() {
+                let stream = stream_name(stream, core);
+                text += &format!(", so that its memory is not reused while {stream} still uses it");
+            }
+            ("record_stream", call, first, text)
         }
-        Fix::Flag { .. } => return None,
+        Fix::Flag { .. } => {
+            let text = "let the second thread wait for the first before {second}";
+            other("", second, text)
+        }
     };
-    let first = places[*first?];
-    Some(json!({"kind": kind, "call": call, "at": site(at), "first": first, "races": races}))
+    Remedy {
+        kind,
+        call,
+        at,
+        text,
+    }
 }
 
 /// Whether the host's access is the end of a tensor whose copy may still read it.
@@ -472,43 +508,4 @@ fn is_end_of_source(second: SiteId, core: &Core, names: &Names) -> bool {
     let site = core.sites.get(second.0 as usize);
     let name = site.and_then(|site| names.operators.get(site.name as usize));
     name.is_some_and(|name| name == END_OF_SOURCE)
-}
-
-/// The fix, as PyTorch calls. `{second}` is a placeholder for the place of the second operation.
-fn fix(race: &Race, core: &Core, names: &Names) -> String {
-    let name = |stream| stream_in_code(stream, core);
-    if let Some(Fix::RecordStream { stream, .. }) = noted(race) {
-        let (call, stream) = (name(stream), stream_name(stream, core));
-        return format!(
-            "call `x.record_stream({call})` on the earlier tensor before its last reference dies, so that its memory is not reused while {stream} still uses it"
-        );
-    }
-    match race.fix {
-        Fix::SyncStream { .. } if is_end_of_source(race.second_site, core, names) => {
-            "pin the source (`pin_memory()`, `pin_memory=True` of a loader), or keep it until the host has waited for {first}".to_owned()
-        }
-        Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
-            if is_collectives(source, core) =>
-        {
-            "call `wait()` on the work that {first} returned before {second}".to_owned()
-        }
-        Fix::WaitStream { stream, source, .. } => {
-            let (stream, source) = (name(stream), name(source));
-            format!("call `{stream}.wait_stream({source})` before {{second}}")
-        }
-        Fix::SyncStream { stream, .. } => {
-            let (call, stream) = (name(stream), stream_name(stream, core));
-            format!(
-                "record an event on {stream} after {{first}} and call `event.synchronize()` before {{second}} (or `{call}.synchronize()`)"
-            )
-        }
-        Fix::SyncEvent { .. } => "call `event.synchronize()` before {second}".to_owned(),
-        Fix::RecordStream { stream, .. } => {
-            let stream = name(stream);
-            format!(
-                "call `x.record_stream({stream})` on the earlier tensor before its last reference dies"
-            )
-        }
-        Fix::Flag { .. } => "let the second thread wait for the first before {second}".to_owned(),
-    }
 }
