@@ -52,24 +52,15 @@ pub(super) struct Submitted<H> {
 
 /// The place to which outputs return when the consumer drops them.
 pub(super) struct Home<O> {
-    spare: Arc<Mutex<Vec<(usize, O)>>>,
-}
-
-impl<O> Clone for Home<O> {
-    fn clone(&self) -> Self {
-        let spare = Arc::clone(&self.spare);
-        Home { spare }
-    }
-}
-
-impl<O> Default for Home<O> {
-    fn default() -> Self {
-        let spare = Arc::default();
-        Home { spare }
-    }
+    spare: Mutex<Vec<(usize, O)>>,
 }
 
 impl<O> Home<O> {
+    pub(super) fn new() -> Arc<Home<O>> {
+        let spare = Mutex::new(Vec::new());
+        Arc::new(Home { spare })
+    }
+
     pub(super) fn any(&self) -> Option<O> {
         self.spare.lock().pop().map(|(_, output)| output)
     }
@@ -95,11 +86,17 @@ pub struct Item<O> {
     rows: usize,
     slot: usize,
     output: Option<O>,
-    home: Home<O>,
+    home: Arc<Home<O>>,
 }
 
 impl<O> Item<O> {
-    pub(super) fn new(index: u64, rows: usize, slot: usize, output: O, home: Home<O>) -> Item<O> {
+    pub(super) fn new(
+        index: u64,
+        rows: usize,
+        slot: usize,
+        output: O,
+        home: Arc<Home<O>>,
+    ) -> Item<O> {
         Item {
             index,
             rows,

@@ -91,24 +91,18 @@ impl<I: Layout, O: Layout> Body for OfGraphs<I, O> {
         if rows < self.rows {
             self.input.pad(rows, &mut host);
         }
-        let Slot {
-            stream,
-            graph,
-            input: to,
-            output: from,
-            ..
-        } = &mut self.slots[slot];
+        let slot = &mut self.slots[slot];
         let mut times = Vec::new();
         let event = named_own(&self.device, "graph", || {
             guarded("graph", index, || -> Result<_> {
-                I::give_back(graph, *to, host)?;
-                O::give_back(graph, *from, output)?;
+                I::give_back(&mut slot.graph, slot.input, host)?;
+                O::give_back(&mut slot.graph, slot.output, output)?;
                 if is_timed {
-                    times.push(stream.record_timed()?);
+                    times.push(slot.stream.record_timed()?);
                 }
-                let event = graph.launch(stream)?;
+                let event = slot.graph.launch(&slot.stream)?;
                 if is_timed {
-                    times.push(stream.record_timed()?);
+                    times.push(slot.stream.record_timed()?);
                 }
                 Ok(event)
             })
@@ -121,12 +115,8 @@ impl<I: Layout, O: Layout> Body for OfGraphs<I, O> {
     }
 
     fn finish(&mut self, slot: usize, (): ()) -> Result<(I::Host, O::Host)> {
-        let Slot {
-            graph,
-            input,
-            output,
-            ..
-        } = &mut self.slots[slot];
-        Ok((I::lend(graph, *input)?, O::lend(graph, *output)?))
+        let slot = &mut self.slots[slot];
+        let input = I::lend(&mut slot.graph, slot.input)?;
+        Ok((input, O::lend(&mut slot.graph, slot.output)?))
     }
 }

@@ -42,7 +42,8 @@ impl<T> Clone for Values<T> {
 
 impl<T> Copy for Values<T> {}
 
-/// The buffers of an item: one [`Values`], or a tuple of two to four.
+/// The buffers of an item: one [`Values`], or a tuple of two to four; `()` for a pipeline that generates its data on the
+/// device, or leaves its results there.
 pub trait Layout: Clone + Send + 'static {
     /// The buffers on the device: [`DeviceBuf`]s.
     type Device: Send + 'static;
@@ -166,103 +167,67 @@ fn part(call: &'static str, len: usize, from: usize, to: usize) -> Result<Rows> 
 
 /// Implements [`Layout`] for tuples: Rust has no generics over the length of a tuple.
 macro_rules! tuple {
-    ($($part:ident $at:tt $one:ident $other:ident),+) => {
-        impl<$($part: Layout),+> Layout for ($($part,)+) {
-            type Device = ($($part::Device,)+);
-            type Host = ($($part::Host,)+);
-            type Keys = ($($part::Keys,)+);
-            type Sent = ($($part::Sent,)+);
+    ($($part:ident $at:tt $one:ident $other:ident),*) => {
+        #[allow(unused_variables, reason = "one has no parts")]
+        impl<$($part: Layout),*> Layout for ($($part,)*) {
+            type Device = ($($part::Device,)*);
+            type Host = ($($part::Host,)*);
+            type Keys = ($($part::Keys,)*);
+            type Sent = ($($part::Sent,)*);
 
             fn device(&self, stream: &Stream, rows: usize) -> Result<Self::Device> {
-                Ok(($(self.$at.device(stream, rows)?,)+))
+                Ok(($(self.$at.device(stream, rows)?,)*))
             }
 
             fn host(&self, device: &Device, rows: usize) -> Result<Self::Host> {
-                Ok(($(self.$at.host(device, rows)?,)+))
+                Ok(($(self.$at.host(device, rows)?,)*))
             }
 
             fn upload(
                 &self,
                 stream: &Stream,
                 rows: usize,
-                ($($one,)+): Self::Host,
-                ($($other,)+): &mut Self::Device,
+                ($($one,)*): Self::Host,
+                ($($other,)*): &mut Self::Device,
             ) -> Result<Self::Sent> {
-                Ok(($(self.$at.upload(stream, rows, $one, $other)?,)+))
+                Ok(($(self.$at.upload(stream, rows, $one, $other)?,)*))
             }
 
             fn download(
                 &self,
                 stream: &Stream,
                 rows: usize,
-                ($($other,)+): &Self::Device,
-                ($($one,)+): Self::Host,
+                ($($other,)*): &Self::Device,
+                ($($one,)*): Self::Host,
             ) -> Result<Self::Sent> {
-                Ok(($(self.$at.download(stream, rows, $other, $one)?,)+))
+                Ok(($(self.$at.download(stream, rows, $other, $one)?,)*))
             }
 
-            fn arrived(($($one,)+): Self::Sent) -> Result<Self::Host> {
-                Ok(($($part::arrived($one)?,)+))
+            fn arrived(($($one,)*): Self::Sent) -> Result<Self::Host> {
+                Ok(($($part::arrived($one)?,)*))
             }
 
             fn lend(graph: &mut Graph, keys: Self::Keys) -> Result<Self::Host> {
-                Ok(($($part::lend(graph, keys.$at)?,)+))
+                Ok(($($part::lend(graph, keys.$at)?,)*))
             }
 
             fn give_back(
                 graph: &mut Graph,
                 keys: Self::Keys,
-                ($($one,)+): Self::Host,
+                ($($one,)*): Self::Host,
             ) -> Result<()> {
-                $($part::give_back(graph, keys.$at, $one)?;)+
+                $($part::give_back(graph, keys.$at, $one)?;)*
                 Ok(())
             }
 
-            fn pad(&self, rows: usize, ($($one,)+): &mut Self::Host) {
-                $(self.$at.pad(rows, $one);)+
+            fn pad(&self, rows: usize, ($($one,)*): &mut Self::Host) {
+                $(self.$at.pad(rows, $one);)*
             }
         }
     };
 }
 
+tuple!();
 tuple!(A 0 a x, B 1 b y);
 tuple!(A 0 a x, B 1 b y, C 2 c z);
 tuple!(A 0 a x, B 1 b y, C 2 c z, D 3 d w);
-
-/// No buffers: for a pipeline that generates its data on the device, or leaves its results there.
-impl Layout for () {
-    type Device = ();
-    type Host = ();
-    type Keys = ();
-    type Sent = ();
-
-    fn device(&self, _: &Stream, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn host(&self, _: &Device, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn upload(&self, _: &Stream, _: usize, (): (), (): &mut ()) -> Result<()> {
-        Ok(())
-    }
-
-    fn download(&self, _: &Stream, _: usize, (): &(), (): ()) -> Result<()> {
-        Ok(())
-    }
-
-    fn arrived((): ()) -> Result<()> {
-        Ok(())
-    }
-
-    fn lend(_: &mut Graph, (): ()) -> Result<()> {
-        Ok(())
-    }
-
-    fn give_back(_: &mut Graph, (): (), (): ()) -> Result<()> {
-        Ok(())
-    }
-
-    fn pad(&self, _: usize, (): &mut ()) {}
-}

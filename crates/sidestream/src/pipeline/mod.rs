@@ -261,7 +261,12 @@ impl<I: Layout, S: Send + 'static> Stages<I, S> {
         output: O,
         of: impl Fn(&S) -> &O::Device + Send + 'static,
     ) -> Ready<I::Host, O::Host, (I::Sent, O::Sent)> {
-        Ready::new(OnStreams::new(self.chain, output, Box::new(of)))
+        Ready::new(OnStreams {
+            chain: self.chain,
+            output,
+            output_of: Box::new(of),
+            slots: Vec::new(),
+        })
     }
 
     fn push(
@@ -274,6 +279,7 @@ impl<I: Layout, S: Send + 'static> Stages<I, S> {
             name: name.to_owned(),
             act: Box::new(act),
             is_in_order,
+            last: None,
         });
         self
     }
@@ -283,13 +289,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Ready<I, O, H> {
     fn new(body: impl Body<Input = I, Output = O, Held = H> + Send + 'static) -> Ready<I, O, H> {
         Ready {
             body: Box::new(body),
-            settings: Settings {
-                depth: None,
-                is_timed: false,
-                is_lockstep: false,
-                ahead: 0,
-                progress: None,
-            },
+            settings: Settings::default(),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::event::TimedEvent;
 
 /// The times of the stages of timed items.
+#[derive(Default)]
 pub(super) struct Times {
     stages: Vec<String>,
     start: Option<TimedEvent>,
@@ -72,12 +73,7 @@ impl Times {
         Times {
             sums: vec![Duration::ZERO; stages.len()],
             stages,
-            start: None,
-            kept: VecDeque::new(),
-            timed: 0,
-            end: Duration::ZERO,
-            delivered: 0,
-            plan: None,
+            ..Times::default()
         }
     }
 
@@ -94,8 +90,8 @@ impl Times {
         let start = self.start.get_or_insert_with(|| first.clone());
         let points = events.iter().map(|event| event.elapsed_since(start));
         let points: Vec<Duration> = points.collect::<Result<_>>()?;
-        for (sum, pair) in self.sums.iter_mut().zip(points.windows(2)) {
-            *sum += pair[1].saturating_sub(pair[0]);
+        for (sum, took) in self.sums.iter_mut().zip(of_stages(&points)) {
+            *sum += took;
         }
         self.timed += 1;
         self.end = points.last().copied().unwrap_or_default().max(self.end);
@@ -109,15 +105,12 @@ impl Times {
     /// Returns a plan from the newest item, which ran alone.
     pub(super) fn choose(&mut self) -> &Plan {
         let points = self.kept.back().map(|item| &item.points[..]).unwrap_or(&[]);
-        let took = points
-            .windows(2)
-            .map(|pair| pair[1].saturating_sub(pair[0]));
-        let stages = self.stages.iter().cloned().zip(took).collect();
+        let stages = self.stages.iter().cloned().zip(of_stages(points));
         let item = match points {
             [first, .., last] => last.saturating_sub(*first),
             _ => Duration::ZERO,
         };
-        self.plan.insert(Plan::from_times(stages, item))
+        self.plan.insert(Plan::from_times(stages.collect(), item))
     }
 
     pub(super) fn report(&self, depth: usize, device: &str) -> Report {
@@ -149,6 +142,12 @@ impl Times {
             is_host_bound: limit < self.end / 2,
         }
     }
+}
+
+/// Returns the time of each stage, from the times of its start and end.
+fn of_stages(points: &[Duration]) -> impl Iterator<Item = Duration> {
+    let pairs = points.windows(2);
+    pairs.map(|pair| pair[1].saturating_sub(pair[0]))
 }
 
 /// Returns the lower bound and its stage. Uploads, kernels and downloads use three engines, each of which processes one
@@ -213,13 +212,8 @@ impl Timed {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report {
-            device,
-            depth,
-            delivered,
-            ..
-        } = self;
-        write!(f, "{delivered} items in {depth} slots on {device}")?;
+        let (delivered, depth) = (self.delivered, self.depth);
+        write!(f, "{delivered} items in {depth} slots on {}", self.device)?;
         let Some(timed) = &self.timed else {
             return Ok(());
         };

@@ -1,6 +1,7 @@
 //! The ring: items are submitted to the slots in turn, and delivered in the same order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::body::{Body, Home, Item, Submitted};
@@ -21,7 +22,7 @@ pub struct Running<I, O, H> {
     body: Box<dyn Body<Input = I, Output = O, Held = H> + Send>,
     source: Source<I>,
     settings: Settings,
-    home: Home<O>,
+    home: Arc<Home<O>>,
     flights: VecDeque<Flight<H>>,
     /// The number of slots wanted now.
     depth: usize,
@@ -36,6 +37,7 @@ pub struct Running<I, O, H> {
 }
 
 /// The settings of a pipeline.
+#[derive(Default)]
 pub(super) struct Settings {
     pub depth: Option<usize>,
     pub is_timed: bool,
@@ -90,7 +92,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
             body,
             source,
             settings,
-            home: Home::default(),
+            home: Home::new(),
             flights: VecDeque::new(),
             slots: 0,
             first: 0,
@@ -166,66 +168,55 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
     /// Submits items to all free slots. Waits for the source only if there is nothing else to wait for.
     fn fill(&mut self, when: When, waker: Option<&Waker>) {
         while matches!(self.state, State::Open) && self.flights.len() < self.depth {
-            if let Err(error) = self.make_slots() {
-                let failed = Failed::new("slot", self.submitted, error);
-                self.state = State::Ending(Some(failed));
-                return;
-            }
-            let slot = ((self.submitted - self.first) % self.slots as u64) as usize;
-            let output = match self.body.output(slot, &self.home) {
-                Ok(Some(output)) => output,
-                // The memory comes back when the consumer drops the item that has it, so older items are delivered
-                // first.
-                Ok(None) if when == When::Ahead || !self.flights.is_empty() => return,
-                Ok(None) => {
-                    let failed = Failed::new("slot", self.submitted, still_held());
-                    self.state = State::Ending(Some(failed));
-                    return;
-                }
-                Err(error) => {
-                    let failed = Failed::new("slot", self.submitted, error);
-                    self.state = State::Ending(Some(failed));
-                    return;
-                }
-            };
-            let waits = match when {
-                When::Waited => self.flights.is_empty() || self.settings.is_lockstep,
-                When::Ahead => self.settings.is_lockstep && waker.is_none(),
-                When::Asked => false,
-            };
-            let item = match self.source.next(waits, waker) {
-                Next::Filled(item) => item,
-                Next::NotYet => {
-                    self.home.put(slot, output);
-                    return;
-                }
-                Next::End => {
-                    self.state = State::Ending(None);
-                    return;
-                }
-                Next::Failed(failed) => {
-                    self.state = State::Ending(Some(failed));
-                    return;
-                }
-            };
-            let (index, rows) = (item.index, item.rows);
-            let is_timed = self.is_timed(index);
-            let most = self.body.rows();
-            let submitted = check_rows(index, rows, most)
-                .and_then(|()| self.body.submit(slot, item, output, is_timed));
-            match submitted {
-                Ok(submitted) => {
-                    self.submitted += 1;
-                    self.flights.push_back(Flight {
-                        index,
-                        rows,
-                        slot,
-                        submitted,
-                    });
-                }
+            match self.fill_one(when, waker) {
+                Ok(true) => {}
+                Ok(false) => return,
                 Err(failed) => self.state = State::Ending(Some(failed)),
             }
         }
+    }
+
+    /// Submits the next item; returns whether there was one.
+    fn fill_one(&mut self, when: When, waker: Option<&Waker>) -> Result<bool, Failed> {
+        let next = self.submitted;
+        let no_slot = |error| Failed::new("slot", next, error);
+        self.make_slots().map_err(no_slot)?;
+        let slot = ((next - self.first) % self.slots as u64) as usize;
+        let Some(output) = self.body.output(slot, &self.home).map_err(no_slot)? else {
+            // The memory comes back when the consumer drops the item that has it, so older items are delivered first.
+            if when == When::Ahead || !self.flights.is_empty() {
+                return Ok(false);
+            }
+            return Err(no_slot(still_held()));
+        };
+        let waits = match when {
+            When::Waited => self.flights.is_empty() || self.settings.is_lockstep,
+            When::Ahead => self.settings.is_lockstep && waker.is_none(),
+            When::Asked => false,
+        };
+        let item = match self.source.next(waits, waker)? {
+            Next::Filled(item) => item,
+            Next::NotYet => {
+                self.home.put(slot, output);
+                return Ok(false);
+            }
+            Next::End => {
+                self.state = State::Ending(None);
+                return Ok(false);
+            }
+        };
+        let (index, rows) = (item.index, item.rows);
+        check_rows(index, rows, self.body.rows())?;
+        let is_timed = self.is_timed(index);
+        let submitted = self.body.submit(slot, item, output, is_timed)?;
+        self.submitted += 1;
+        self.flights.push_back(Flight {
+            index,
+            rows,
+            slot,
+            submitted,
+        });
+        Ok(true)
     }
 
     /// Delivers the oldest item on the device, which has completed. Its slot gets the next item before the consumer
@@ -236,15 +227,10 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
         waker: Option<&Waker>,
     ) -> Option<Result<Item<O>, Failed>> {
         let flight = self.flights.pop_front()?;
-        let Flight {
-            index,
-            rows,
-            slot,
-            submitted,
-        } = flight;
+        let (index, slot) = (flight.index, flight.slot);
         let finished = over.and_then(|()| {
-            self.times.note(index, &submitted.times)?;
-            self.body.finish(slot, submitted.held)
+            self.times.note(index, &flight.submitted.times)?;
+            self.body.finish(slot, flight.submitted.held)
         });
         let (input, output) = match finished {
             Ok(both) => both,
@@ -258,7 +244,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
         self.source.give(input);
         self.choose_depth(index);
         self.fill(When::Ahead, waker);
-        let item = Item::new(index, rows, slot, output, self.home.clone());
+        let item = Item::new(index, flight.rows, slot, output, Arc::clone(&self.home));
         if let Some(progress) = &mut self.settings.progress {
             let told = guarded("progress", index, || {
                 progress(index + 1);

@@ -28,7 +28,6 @@ pub(super) enum Next<H> {
     Filled(Filled<H>),
     /// There are no more items.
     End,
-    Failed(Failed),
     /// The next item is not filled yet.
     NotYet,
 }
@@ -63,44 +62,42 @@ struct State<H> {
 /// A handle that ends a pipeline from another place: no further item is started; the items already started are delivered.
 #[derive(Clone)]
 pub struct Cancel {
-    shared: Arc<dyn Close>,
-}
-
-/// `Shared` with its type erased.
-trait Close: Send + Sync {
-    fn close(&self);
+    close: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Cancel {
     /// Ends the source: no further item is started, and a thread or task that waits for the source is woken.
     pub fn cancel(&self) {
-        self.shared.close();
-    }
-}
-
-impl<H: Send> Close for Shared<H> {
-    fn close(&self) {
-        let mut state = self.state.lock();
-        state.is_closed = true;
-        let waker = state.waker.take();
-        drop(state);
-        self.to_fill.notify_all();
-        self.filled.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        (self.close)();
     }
 }
 
 impl<H: Send + 'static> Source<H> {
-    /// Returns a source that fills on the consumer's thread.
-    pub(super) fn here(fill: Fill<H>) -> Source<H> {
-        Source {
-            here: Some(fill),
+    /// Returns a source that fills on the consumer's thread, or one for which other threads fill.
+    fn new(here: Option<Fill<H>>) -> Source<H> {
+        let state = State {
             empty: VecDeque::new(),
             next: 0,
-            shared: Arc::default(),
+            filled: BTreeMap::new(),
+            end: None,
+            is_closed: false,
+            waker: None,
+        };
+        Source {
+            here,
+            empty: VecDeque::new(),
+            next: 0,
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                to_fill: Condvar::new(),
+                filled: Condvar::new(),
+            }),
         }
+    }
+
+    /// Returns a source that fills on the consumer's thread.
+    pub(super) fn here(fill: Fill<H>) -> Source<H> {
+        Source::new(Some(fill))
     }
 
     /// Returns a source that fills on separate threads, one for each function.
@@ -108,27 +105,20 @@ impl<H: Send + 'static> Source<H> {
     /// # Errors
     /// If the system cannot start another thread.
     pub(super) fn on_threads(fills: Vec<Fill<H>>) -> Result<Source<H>, Failed> {
-        let shared: Arc<Shared<H>> = Arc::default();
-        let source = Source {
-            here: None,
-            empty: VecDeque::new(),
-            next: 0,
-            shared: Arc::clone(&shared),
-        };
+        let source = Source::new(None);
         for fill in fills {
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(&source.shared);
             let thread = std::thread::Builder::new().name("sidestream-fill".into());
             let spawned = thread.spawn(move || fill_all(&shared, fill));
-            if let Err(error) = spawned {
-                return Err(Failed::new("source", 0, Cause::User(Box::new(error))));
-            }
+            spawned.map_err(|error| Failed::new("source", 0, Cause::User(Box::new(error))))?;
         }
         Ok(source)
     }
 
     pub(super) fn cancel(&self) -> Cancel {
+        let shared = Arc::clone(&self.shared);
         Cancel {
-            shared: Arc::clone(&self.shared) as Arc<dyn Close>,
+            close: Arc::new(move || shared.close()),
         }
     }
 
@@ -145,29 +135,25 @@ impl<H: Send + 'static> Source<H> {
 
     /// Returns the next item. If `may_wait` is set, blocks until the item is filled; otherwise the task, if one is
     /// given, is woken when it is filled.
-    pub(super) fn next(&mut self, may_wait: bool, waker: Option<&Waker>) -> Next<H> {
+    pub(super) fn next(
+        &mut self,
+        may_wait: bool,
+        waker: Option<&Waker>,
+    ) -> Result<Next<H>, Failed> {
         let next = match &mut self.here {
             Some(fill) if !self.shared.state.lock().is_closed => {
-                let Some(mut host) = self.empty.pop_front() else {
-                    return Next::NotYet;
+                let Some(host) = self.empty.pop_front() else {
+                    return Ok(Next::NotYet);
                 };
-                match fill_one(fill, self.next, &mut host) {
-                    Ok(Some(rows)) => Next::Filled(Filled {
-                        index: self.next,
-                        rows,
-                        host,
-                    }),
-                    Ok(None) => Next::End,
-                    Err(failed) => Next::Failed(failed),
-                }
+                fill_one(fill, self.next, host)?.map_or(Next::End, Next::Filled)
             }
             Some(_) => Next::End,
-            None => self.shared.next(self.next, may_wait, waker),
+            None => self.shared.next(self.next, may_wait, waker)?,
         };
         if let Next::Filled(_) = next {
             self.next += 1;
         }
-        next
+        Ok(next)
     }
 }
 
@@ -179,38 +165,32 @@ impl<H> Drop for Source<H> {
     }
 }
 
-impl<H> Default for Shared<H> {
-    fn default() -> Shared<H> {
-        Shared {
-            state: Mutex::new(State {
-                empty: VecDeque::new(),
-                next: 0,
-                filled: BTreeMap::new(),
-                end: None,
-                is_closed: false,
-                waker: None,
-            }),
-            to_fill: Condvar::new(),
-            filled: Condvar::new(),
+impl<H> Shared<H> {
+    fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        let waker = state.waker.take();
+        drop(state);
+        self.to_fill.notify_all();
+        self.filled.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
-}
 
-impl<H> Shared<H> {
-    fn next(&self, index: u64, may_wait: bool, waker: Option<&Waker>) -> Next<H> {
+    fn next(&self, index: u64, may_wait: bool, waker: Option<&Waker>) -> Result<Next<H>, Failed> {
         let mut state = self.state.lock();
         loop {
             if state.is_closed {
-                return Next::End;
+                return Ok(Next::End);
             }
             match state.filled.remove(&index) {
-                Some(Ok(filled)) => return Next::Filled(filled),
-                Some(Err(failed)) => return Next::Failed(failed),
-                None if state.end.is_some_and(|end| index >= end) => return Next::End,
+                Some(filled) => return filled.map(Next::Filled),
+                None if state.end.is_some_and(|end| index >= end) => return Ok(Next::End),
                 None if may_wait => self.filled.wait(&mut state),
                 None => {
                     state.waker = waker.cloned();
-                    return Next::NotYet;
+                    return Ok(Next::NotYet);
                 }
             }
         }
@@ -256,16 +236,12 @@ impl<H> Shared<H> {
 
 /// Runs a filling thread.
 fn fill_all<H>(shared: &Shared<H>, mut fill: Fill<H>) {
-    while let Some((index, mut host)) = shared.begin() {
-        let filled = match fill_one(&mut fill, index, &mut host) {
-            Ok(Some(rows)) => Some(Ok(Filled { index, rows, host })),
-            Ok(None) => None,
-            Err(failed) => Some(Err(failed)),
-        };
-        shared.end(index, filled);
+    while let Some((index, host)) = shared.begin() {
+        shared.end(index, fill_one(&mut fill, index, host).transpose());
     }
 }
 
-fn fill_one<H>(fill: &mut Fill<H>, index: u64, host: &mut H) -> Result<Option<usize>, Failed> {
-    guarded("source", index, || fill(index, host))
+fn fill_one<H>(fill: &mut Fill<H>, index: u64, mut host: H) -> Result<Option<Filled<H>>, Failed> {
+    let rows = guarded("source", index, || fill(index, &mut host))?;
+    Ok(rows.map(|rows| Filled { index, rows, host }))
 }

@@ -6,7 +6,7 @@ use super::layout::Layout;
 use super::source::Filled;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::event::{Event, TimedEvent};
+use crate::event::Event;
 use crate::stream::Stream;
 
 /// The context of a stage: its item and stream.
@@ -78,6 +78,8 @@ pub(super) struct Stage<S> {
     pub name: String,
     pub act: Act<S>,
     pub is_in_order: bool,
+    /// The event that the last item recorded at the end of this stage, if items pass it in order.
+    pub last: Option<Event>,
 }
 
 /// The description of the slots and the stages.
@@ -101,6 +103,7 @@ impl<I: Layout, S: Send + 'static> Chain<I, S> {
             name: stage.name,
             act: widened(stage.act),
             is_in_order: stage.is_in_order,
+            last: None,
         });
         Chain {
             device: self.device,
@@ -115,35 +118,16 @@ impl<I: Layout, S: Send + 'static> Chain<I, S> {
 
 /// A [`Chain`] with its slots.
 pub(super) struct OnStreams<I: Layout, O: Layout, S> {
-    chain: Chain<I, S>,
-    output: O,
-    output_of: Find<S, O::Device>,
-    slots: Vec<Slot<S>>,
-    /// By in-order stage: the event that the last item recorded at its end.
-    links: Vec<Option<Event>>,
+    pub chain: Chain<I, S>,
+    pub output: O,
+    pub output_of: Find<S, O::Device>,
+    pub slots: Vec<Slot<S>>,
 }
 
-struct Slot<S> {
+pub(super) struct Slot<S> {
     stream: Stream,
     branches: Vec<Stream>,
     buffers: S,
-}
-
-impl<I: Layout, O: Layout, S> OnStreams<I, O, S> {
-    pub(super) fn new(
-        chain: Chain<I, S>,
-        output: O,
-        output_of: Find<S, O::Device>,
-    ) -> OnStreams<I, O, S> {
-        let links = chain.stages.iter().map(|_| None).collect();
-        OnStreams {
-            chain,
-            output,
-            output_of,
-            slots: Vec::new(),
-            links,
-        }
-    }
 }
 
 impl<I: Layout, O: Layout, S> Body for OnStreams<I, O, S> {
@@ -213,23 +197,25 @@ impl<I: Layout, O: Layout, S> Body for OnStreams<I, O, S> {
             buffers,
         } = &mut self.slots[slot];
         let mut times = Vec::new();
-        time(is_timed, stream, &mut times, "upload", index)?;
+        let mut time = |stage: &str| -> Result<(), Failed> {
+            if is_timed {
+                let event = stream.record_timed();
+                times.push(event.map_err(|error| Failed::new(stage, index, error))?);
+            }
+            Ok(())
+        };
+        time("upload")?;
         let sent = named_own(device, "upload", || {
             guarded("upload", index, || {
                 input.upload(stream, rows, host, input_of(buffers))
             })
         })?;
-        time(is_timed, stream, &mut times, "upload", index)?;
-        for (stage, link) in stages.iter_mut().zip(&mut self.links) {
-            let Stage {
-                name,
-                act,
-                is_in_order,
-            } = stage;
-            named(device, name, || {
-                guarded(name, index, || -> Result<()> {
-                    if let Some(link) = link {
-                        stream.wait_event(link)?;
+        time("upload")?;
+        for stage in stages {
+            named(device, &stage.name, || {
+                guarded(&stage.name, index, || -> Result<()> {
+                    if let Some(last) = &stage.last {
+                        stream.wait_event(last)?;
                     }
                     let mut at = At {
                         index,
@@ -238,15 +224,15 @@ impl<I: Layout, O: Layout, S> Body for OnStreams<I, O, S> {
                         branches,
                         forked: Vec::new(),
                     };
-                    act(&mut at, buffers)?;
+                    (stage.act)(&mut at, buffers)?;
                     at.join()?;
-                    if *is_in_order {
-                        *link = Some(stream.record_event()?);
+                    if stage.is_in_order {
+                        stage.last = Some(stream.record_event()?);
                     }
                     Ok(())
                 })
             })?;
-            time(is_timed, stream, &mut times, name, index)?;
+            time(&stage.name)?;
         }
         let back = named_own(device, "download", || {
             guarded("download", index, || {
@@ -254,7 +240,7 @@ impl<I: Layout, O: Layout, S> Body for OnStreams<I, O, S> {
                     .download(stream, rows, (self.output_of)(buffers), output)
             })
         })?;
-        time(is_timed, stream, &mut times, "download", index)?;
+        time("download")?;
         let event = stream.record_event();
         let event = event.map_err(|error| Failed::new("download", index, error))?;
         Ok(Submitted {
@@ -267,20 +253,6 @@ impl<I: Layout, O: Layout, S> Body for OnStreams<I, O, S> {
     fn finish(&mut self, _: usize, (sent, back): Self::Held) -> Result<(I::Host, O::Host), Error> {
         Ok((I::arrived(sent)?, O::arrived(back)?))
     }
-}
-
-fn time(
-    is_timed: bool,
-    stream: &Stream,
-    times: &mut Vec<TimedEvent>,
-    stage: &str,
-    index: u64,
-) -> Result<(), Failed> {
-    if is_timed {
-        let event = stream.record_timed();
-        times.push(event.map_err(|error| Failed::new(stage, index, error))?);
-    }
-    Ok(())
 }
 
 /// Runs code of the program in a span named after the stage, for traces and reports.
