@@ -158,15 +158,9 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
             mode, reason = SERIAL, "no argument is on a CUDA device"
         elif self._mode != "auto":
             reason = "as asked for; nothing was measured"
-        medians = chooser.medians()
-        return Choice(
-            mode=mode,
-            measured=bool(medians) and not chooser.measuring,
-            reason=reason,
-            seconds_per_item=medians,
-            segments={one: len(times) for one, times in chooser.times.items() if times},
-            notes=("an item is a call and everything until the next call",) if medians else (),
-        )
+        has_times = any(chooser.times.values())
+        notes = ["an item is a call and everything until the next call"] if has_times else []
+        return chooser.choice(mode, reason, notes)
 
     def extra_repr(self) -> str:
         """Return the branches that are not modules, and the mode."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 import html
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sidestream._results import Result
@@ -73,15 +73,7 @@ class Choice(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as new dictionaries and lists, of the schema ``sidestream.pipeline/1``."""
-        return {
-            "schema": "sidestream.pipeline/1",
-            "mode": self.mode,
-            "measured": self.measured,
-            "reason": self.reason,
-            "seconds_per_item": dict(self.seconds_per_item),
-            "segments": dict(self.segments),
-            "notes": list(self.notes),
-        }
+        return {"schema": "sidestream.pipeline/1", **asdict(self), "notes": list(self.notes)}
 
     def __str__(self) -> str:
         lines = [f"{self.mode}: {self.reason}"]
@@ -298,6 +290,18 @@ class Chooser:
         if medians[best] < BETTER * serial:
             return f"{faster} in the median, but in only {_wins(ratios)} of {len(ratios)} rounds"
         return f"{faster}, which is too little to tell from noise"
+
+    def choice(self, mode: str, reason: str, notes: Iterable[str]) -> Choice:
+        """Return the times so far, with the mode that runs now and the reason for it."""
+        medians = self.medians()
+        return Choice(
+            mode=mode,
+            measured=bool(medians) and not self.measuring,
+            reason=reason,
+            seconds_per_item=medians,
+            segments={one: len(times) for one, times in self.times.items() if times},
+            notes=tuple(notes),
+        )
 
     def _pairs(self, mode: str) -> list[tuple[float, float]]:
         """Return the time of a mode and the serial time for every round that has both."""

@@ -288,7 +288,6 @@ class Pipeline:
     def choice(self) -> Choice:
         """The mode that the pipeline runs in now, and why. ``print`` shows it."""
         chooser, cuda = self._chooser, self._cuda
-        medians = chooser.medians()
         mode, reason = chooser.mode, chooser.reason()
         if cuda is None:
             reason = self._why
@@ -300,14 +299,7 @@ class Pipeline:
         notes = [] if cuda is None else cuda.notes()
         if self._is_known:
             notes.append("an earlier pipeline of these stages measured it, with items of these shapes")
-        return Choice(
-            mode=mode,
-            measured=bool(medians) and not chooser.measuring,
-            reason=reason,
-            seconds_per_item=medians,
-            segments={one: len(times) for one, times in chooser.times.items() if times},
-            notes=tuple(notes),
-        )
+        return chooser.choice(mode, reason, notes)
 
     @property
     def statistics(self) -> PipelineStatistics:
