@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from typing import Any
@@ -51,37 +51,30 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
         raise ValueError("the batches contain no CPU tensors; pass batches as the loader yields them")
     device = torch.device("cuda", torch.cuda.current_device())
 
-    def moved(batch: Any, non_blocking: bool) -> Any:
-        return _with_tensors(batch, lambda leaf: leaf.to(device, non_blocking=non_blocking))
+    def moved(batch: Any) -> Any:
+        return _with_tensors(batch, lambda leaf: leaf.to(device))
 
-    there = [moved(batch, False) for batch in given]
+    def sent(batch: Any) -> Any:
+        return _with_tensors(batch, lambda leaf: leaf.to(device, non_blocking=True))
 
-    def of(batches: list[Any], count: int) -> Iterator[Any]:
-        return islice(cycle(batches), count)
+    def each(batches: list[Any], act: Callable[[Any], object]) -> Callable[[int], None]:
+        def form(count: int) -> None:
+            for batch in islice(cycle(batches), count):
+                act(batch)
 
-    def steps(count: int) -> None:
-        for batch in of(there, count):
-            step(batch)
-
-    def uploads(batches: list[Any], count: int, non_blocking: bool) -> None:
-        for batch in of(batches, count):
-            moved(batch, non_blocking)
-
-    def loop(batches: list[Any], count: int, non_blocking: bool) -> None:
-        for batch in of(batches, count):
-            step(moved(batch, non_blocking))
+        return form
 
     def prefetched(count: int) -> None:
-        with prefetch(list(of(pinned, count)), device) as ahead:
+        with prefetch(list(islice(cycle(pinned), count)), device) as ahead:
             for batch in ahead:
                 step(batch)
 
     forms: dict[str, Callable[[int], None]] = {
-        "step": steps,
-        "upload_pinned": lambda count: uploads(pinned, count, True),
-        "upload_pageable": lambda count: uploads(pageable, count, False),
-        "pageable": lambda count: loop(pageable, count, False),
-        "pinned": lambda count: loop(pinned, count, True),
+        "step": each([moved(batch) for batch in given], step),
+        "upload_pinned": each(pinned, sent),
+        "upload_pageable": each(pageable, moved),
+        "pageable": each(pageable, lambda batch: step(moved(batch))),
+        "pinned": each(pinned, lambda batch: step(sent(batch))),
         "prefetch": prefetched,
     }
 

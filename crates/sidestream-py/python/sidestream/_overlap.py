@@ -100,20 +100,12 @@ def overlap(
     where = name_with_streams(device)
     options = [("count", str(whole("count", count, 1, "the number of batches")))]
     if batch is not None:
-        options.append(
-            (
-                "batch",
-                (
-                    batch
-                    if isinstance(batch, str)
-                    else str(whole("batch", batch, 4, 'its bytes, or a string such as "4MiB"'))
-                ),
-            )
-        )
+        if not isinstance(batch, str):
+            batch = str(whole("batch", batch, 4, 'its bytes, or a string such as "4MiB"'))
+        options.append(("batch", batch))
     if work is not None:
-        options.append(
-            ("work", str(whole("work", work, 1, "the multiplications and additions per four bytes")))
-        )
+        work = whole("work", work, 1, "the multiplications and additions per four bytes")
+        options.append(("work", str(work)))
     for name, ms in (("kernel-ms", kernel_ms), ("upload-ms", upload_ms), ("download-ms", download_ms)):
         if ms is not None and (ms != 0 or name == "kernel-ms" or isinstance(ms, bool)):
             options.append((name, repr(positive(name.replace("-", "_"), ms, "the milliseconds of a batch"))))
@@ -158,11 +150,6 @@ class Overlap(Told):
     """
 
     _style = ' style="line-height:1.2"'
-
-    def __init__(self, as_json: str, as_text: str) -> None:
-        """Take the result as JSON and as text. ``overlap`` makes these."""
-        self._json = as_json
-        self._text = as_text
 
     @cached_property
     def rows(self) -> tuple[Arrangement, ...]:

@@ -29,8 +29,10 @@ class Result:
 class Told(Result):
     """A result that the extension returned as JSON and as text."""
 
-    _json: str
-    _text: str
+    def __init__(self, as_json: str, as_text: str) -> None:
+        """Take the result as JSON and as text. The functions of the package make these."""
+        self._json = as_json
+        self._text = as_text
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as new dictionaries and lists, with the fields of the JSON."""

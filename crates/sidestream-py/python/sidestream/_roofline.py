@@ -58,11 +58,6 @@ class RooflineEstimate(Told):
     The schema of its JSON is ``sidestream.roofline/1``.
     """
 
-    def __init__(self, as_json: str, as_text: str) -> None:
-        """Take the result as JSON and as text. ``roofline`` makes these."""
-        self._json = as_json
-        self._text = as_text
-
     @property
     def floor_ns(self) -> float:
         """The minimum time, in nanoseconds."""

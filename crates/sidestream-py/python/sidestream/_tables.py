@@ -161,11 +161,6 @@ class Table(Told):
     The schema of its JSON is ``sidestream.diagnose.table/1``.
     """
 
-    def __init__(self, as_json: str, as_text: str) -> None:
-        """Take the table as JSON and as text. ``Diagnosis.table`` makes these."""
-        self._json = as_json
-        self._text = as_text
-
     @cached_property
     def rows(self) -> tuple[Any, ...]:
         """The rows: ``OperatorRow``, ``RangeRow``, ``KernelRow`` or ``MemoryRow``."""
