@@ -39,74 +39,132 @@ const ROWS: [Call; 12] = [
     Call {
         what: "launch of an empty kernel, tracked",
         bar: LAUNCH,
-        raw: |raw| raw.launches(),
+        raw: |raw| in_a_row(|| raw.launch()),
         own: |own| own.launches(&own.a.clone()),
     },
     Call {
         what: "launch of an empty kernel, tracked, unmarked stream",
         bar: LAUNCH,
-        raw: |raw| raw.launches(),
+        raw: |raw| in_a_row(|| raw.launch()),
         own: |own| own.launches(&own.unmarked_a.clone()),
     },
     Call {
         what: "launch of an empty kernel, explicit",
         bar: LAUNCH,
-        raw: |raw| raw.launches(),
-        own: Own::explicit_launches,
+        raw: |raw| in_a_row(|| raw.launch()),
+        own: |own| {
+            let grid = Grid::new(1, 32);
+            in_a_row(|| {
+                let args = [explicit::Arg::Writes(own.explicit_memory.all())];
+                // SAFETY: one stream orders all launches, and the memory is kept until the stream is synchronized.
+                Ok(unsafe { own.explicit_a.launch(&own.empty, grid, &args) }?)
+            })
+        },
     },
     Call {
         what: "event record, after a launch",
         bar: EVENT,
-        raw: |raw| raw.records_behind_launches(),
-        own: Own::records_behind_launches,
+        raw: |raw| one_by_one(|| raw.launch(), |()| raw.gpu.record(raw.event, raw.a)),
+        own: |own| {
+            let a = own.unmarked_a.clone();
+            let record = |()| {
+                // The event is dropped as well.
+                black_box(a.record_event()?);
+                Ok(())
+            };
+            one_by_one(|| own.launch(&a), record)
+        },
     },
     Call {
         what: "event record, explicit",
         bar: EVENT,
-        raw: |raw| raw.records(),
-        own: Own::explicit_records,
+        raw: |raw| in_a_row(|| raw.gpu.record(raw.event, raw.a)),
+        own: |own| in_a_row(|| Ok(own.explicit_a.record(&own.event)?)),
     },
     Call {
         what: "event wait, on a new event",
         bar: EVENT,
-        raw: |raw| raw.waits_for_new_events(),
-        own: Own::waits_for_new_events,
+        raw: |raw| {
+            let prepare = || {
+                raw.launch()?;
+                raw.gpu.record(raw.event, raw.a)
+            };
+            one_by_one(prepare, |()| raw.gpu.wait(raw.b, raw.event))
+        },
+        own: |own| {
+            let (a, b) = (own.unmarked_a.clone(), own.unmarked_b.clone());
+            let prepare = || {
+                own.launch(&a)?;
+                Ok(a.record_event()?)
+            };
+            one_by_one(prepare, |event| Ok(b.wait_event(&event)?))
+        },
     },
     Call {
         what: "event wait, explicit",
         bar: EVENT,
-        raw: |raw| raw.waits(),
-        own: Own::explicit_waits,
+        raw: |raw| in_a_row(|| raw.gpu.wait(raw.b, raw.event)),
+        own: |own| in_a_row(|| Ok(own.explicit_b.wait(&own.event)?)),
     },
     Call {
         what: "make stream B wait for A, after a launch",
         bar: LINK,
-        raw: |raw| raw.links_behind_launches(),
-        own: Own::links_behind_launches,
+        raw: |raw| one_by_one(|| raw.launch(), |()| raw.link()),
+        own: |own| {
+            let (a, b) = (own.unmarked_a.clone(), own.unmarked_b.clone());
+            one_by_one(|| own.launch(&a), |()| Ok(b.wait_stream(&a)?))
+        },
     },
     Call {
         what: "make stream B wait for A, explicit",
         bar: LINK,
-        raw: |raw| raw.links(),
-        own: Own::explicit_links,
+        raw: |raw| in_a_row(|| raw.link()),
+        own: |own| in_a_row(|| Ok(own.explicit_b.wait_stream(&own.explicit_a)?)),
     },
     Call {
         what: "launch on A and make B wait for it, tracked",
         bar: None,
-        raw: |raw| raw.launches_and_links(),
-        own: Own::launches_and_links,
+        raw: |raw| {
+            in_a_row(|| {
+                raw.launch()?;
+                raw.link()
+            })
+        },
+        own: |own| {
+            let (a, b) = (own.a.clone(), own.b.clone());
+            in_a_row(|| {
+                own.launch(&a)?;
+                Ok(b.wait_stream(&a)?)
+            })
+        },
     },
     Call {
         what: "allocate and free 1 MiB, one stream",
         bar: ALLOCATION,
-        raw: |raw| raw.allocations(),
-        own: Own::allocations,
+        raw: |raw| in_a_row(|| raw.gpu.allocate_and_free(ALLOCATED_BYTES, raw.a)),
+        own: |own| {
+            in_a_row(|| {
+                black_box(own.a.alloc::<u8>(ALLOCATED_BYTES)?);
+                Ok(())
+            })
+        },
     },
     Call {
         what: "launch and synchronize",
         bar: None,
-        raw: |raw| raw.round_trips(),
-        own: Own::round_trips,
+        raw: |raw| {
+            in_a_row(|| {
+                raw.launch()?;
+                raw.gpu.synchronize(raw.a)
+            })
+        },
+        own: |own| {
+            let a = own.a.clone();
+            in_a_row(|| {
+                own.launch(&a)?;
+                Ok(a.synchronize()?)
+            })
+        },
     },
 ];
 
@@ -146,27 +204,26 @@ fn compare(
 /// The number of warm-up calls: the driver's memory pool, for one, is empty after each synchronization.
 const FIRST: u32 = 10;
 
-/// Microseconds per call of `call`, over this many consecutive calls.
-fn in_a_row(calls: u32, mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
+/// Microseconds per call of `call`, over [`CALLS`] consecutive calls.
+fn in_a_row(mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
     for _ in 0..FIRST {
         call()?;
     }
     let start = Instant::now();
-    for _ in 0..calls {
+    for _ in 0..CALLS {
         call()?;
     }
-    Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
+    Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS))
 }
 
 /// Microseconds per call of `call`, each timed alone after an untimed `prepare`. The cost of reading the clock is
 /// subtracted.
 fn one_by_one<T>(
-    calls: u32,
     mut prepare: impl FnMut() -> Result<T, Failure>,
     mut call: impl FnMut(T) -> Result<(), Failure>,
 ) -> Result<f64, Failure> {
     let mut sum = 0.0;
-    for at in 0..FIRST + calls {
+    for at in 0..FIRST + CALLS {
         let prepared = prepare()?;
         let start = Instant::now();
         call(prepared)?;
@@ -177,7 +234,7 @@ fn one_by_one<T>(
             sum += (end - start).saturating_sub(own).as_secs_f64();
         }
     }
-    Ok(sum * 1e6 / f64::from(calls))
+    Ok(sum * 1e6 / f64::from(CALLS))
 }
 
 /// The driver's side.
@@ -215,62 +272,6 @@ impl Raw<'_> {
     fn link(&self) -> Result<(), Failure> {
         self.gpu.record(self.event, self.a)?;
         self.gpu.wait(self.b, self.event)
-    }
-
-    fn launches(&self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || self.launch())
-    }
-
-    fn records(&self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || self.gpu.record(self.event, self.a))
-    }
-
-    fn records_behind_launches(&self) -> Result<f64, Failure> {
-        one_by_one(
-            CALLS,
-            || self.launch(),
-            |()| self.gpu.record(self.event, self.a),
-        )
-    }
-
-    fn waits(&self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || self.gpu.wait(self.b, self.event))
-    }
-
-    fn waits_for_new_events(&self) -> Result<f64, Failure> {
-        let prepare = || {
-            self.launch()?;
-            self.gpu.record(self.event, self.a)
-        };
-        one_by_one(CALLS, prepare, |()| self.gpu.wait(self.b, self.event))
-    }
-
-    fn links(&self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || self.link())
-    }
-
-    fn links_behind_launches(&self) -> Result<f64, Failure> {
-        one_by_one(CALLS, || self.launch(), |()| self.link())
-    }
-
-    fn launches_and_links(&self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || {
-            self.launch()?;
-            self.link()
-        })
-    }
-
-    fn allocations(&self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || {
-            self.gpu.allocate_and_free(ALLOCATED_BYTES, self.a)
-        })
-    }
-
-    fn round_trips(&self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || {
-            self.launch()?;
-            self.gpu.synchronize(self.a)
-        })
     }
 }
 
@@ -316,79 +317,6 @@ impl Own {
     }
 
     fn launches(&mut self, stream: &Stream) -> Result<f64, Failure> {
-        in_a_row(CALLS, || self.launch(stream))
-    }
-
-    fn explicit_launches(&mut self) -> Result<f64, Failure> {
-        let grid = Grid::new(1, 32);
-        in_a_row(CALLS, || {
-            let args = [explicit::Arg::Writes(self.explicit_memory.all())];
-            // SAFETY: one stream orders all launches, and the memory is kept until the stream is synchronized.
-            Ok(unsafe { self.explicit_a.launch(&self.empty, grid, &args) }?)
-        })
-    }
-
-    fn explicit_records(&mut self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || Ok(self.explicit_a.record(&self.event)?))
-    }
-
-    /// The event is dropped as well.
-    fn records_behind_launches(&mut self) -> Result<f64, Failure> {
-        let a = self.unmarked_a.clone();
-        one_by_one(
-            CALLS,
-            || self.launch(&a),
-            |()| {
-                black_box(a.record_event()?);
-                Ok(())
-            },
-        )
-    }
-
-    fn explicit_waits(&mut self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || Ok(self.explicit_b.wait(&self.event)?))
-    }
-
-    fn waits_for_new_events(&mut self) -> Result<f64, Failure> {
-        let (a, b) = (self.unmarked_a.clone(), self.unmarked_b.clone());
-        let prepare = || {
-            self.launch(&a)?;
-            Ok(a.record_event()?)
-        };
-        one_by_one(CALLS, prepare, |event| Ok(b.wait_event(&event)?))
-    }
-
-    fn explicit_links(&mut self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || {
-            Ok(self.explicit_b.wait_stream(&self.explicit_a)?)
-        })
-    }
-
-    fn links_behind_launches(&mut self) -> Result<f64, Failure> {
-        let (a, b) = (self.unmarked_a.clone(), self.unmarked_b.clone());
-        one_by_one(CALLS, || self.launch(&a), |()| Ok(b.wait_stream(&a)?))
-    }
-
-    fn launches_and_links(&mut self) -> Result<f64, Failure> {
-        let (a, b) = (self.a.clone(), self.b.clone());
-        in_a_row(CALLS, || {
-            self.launch(&a)?;
-            Ok(b.wait_stream(&a)?)
-        })
-    }
-
-    fn allocations(&mut self) -> Result<f64, Failure> {
-        in_a_row(CALLS, || {
-            black_box(self.a.alloc::<u8>(ALLOCATED_BYTES)?);
-            Ok(())
-        })
-    }
-
-    fn round_trips(&mut self) -> Result<f64, Failure> {
-        let a = self.a.clone();
-        in_a_row(CALLS, || {
-            self.launch(&a)?;
-            Ok(a.synchronize()?)
-        })
+        in_a_row(|| self.launch(stream))
     }
 }

@@ -114,16 +114,12 @@ fn run(args: &GpuArgs) -> Result<(), Failure> {
     if args.json {
         let rows: Vec<_> = rows.iter().map(Row::as_json).collect();
         let overlap: Vec<_> = compared.iter().map(overlap::Compared::as_json).collect();
-        let Rounds {
-            calls,
-            small_jobs,
-            jobs,
-        } = bench.rounds;
+        let rounds = &bench.rounds;
         let all = json!({
             "schema": "sidestream.bench.gpu/1",
             "device": bench.device_name(),
             "driver": bench.gpu.as_ref().map(|gpu| format!("CUDA {}", gpu.cuda)),
-            "rounds": {"calls": calls, "small_jobs": small_jobs, "jobs": jobs},
+            "rounds": {"calls": rounds.calls, "small_jobs": rounds.small_jobs, "jobs": rounds.jobs},
             "rows": rows,
             "overlap": overlap,
         });
@@ -135,32 +131,21 @@ fn run(args: &GpuArgs) -> Result<(), Failure> {
 
 impl Bench {
     fn open(args: &GpuArgs) -> Result<Bench, Failure> {
-        let rounds = if args.quick {
-            Rounds {
-                calls: 3,
-                small_jobs: 3,
-                jobs: 3,
-            }
-        } else {
-            Rounds {
-                calls: 51,
-                small_jobs: 31,
-                jobs: 9,
-            }
-        };
-        match device::named(&args.device, args.driver.as_deref())? {
+        let (gpu, own) = match device::named(&args.device, args.driver.as_deref())? {
             Named::Cuda(number) => {
                 let gpu = Gpu::open(args.driver.as_deref(), number)?;
                 let own = Own::cuda(&gpu, number, args.driver.as_deref())?;
-                let gpu = Some(gpu);
-                Ok(Bench { gpu, own, rounds })
+                (Some(gpu), own)
             }
-            Named::Simulated(profile) => {
-                let own = Own::simulated(*profile);
-                let gpu = None;
-                Ok(Bench { gpu, own, rounds })
-            }
-        }
+            Named::Simulated(profile) => (None, Own::simulated(*profile)),
+        };
+        let [calls, small_jobs, jobs] = if args.quick { [3; 3] } else { [51, 31, 9] };
+        let rounds = Rounds {
+            calls,
+            small_jobs,
+            jobs,
+        };
+        Ok(Bench { gpu, own, rounds })
     }
 
     fn device_name(&self) -> &str {

@@ -24,9 +24,8 @@ const GRAPH_SLOTS: u32 = 6;
 pub struct Compared {
     job: Job,
     raw: Vec<(Layout, f64)>,
-    pipeline: f64,
-    /// With a graph in each slot: for the pipeline's number of slots, and for more.
-    graphs: Option<[f64; 2]>,
+    /// The library's pipeline and, for small batches, with a graph in each slot: with as many slots, and with more.
+    own: Vec<f64>,
 }
 
 /// All rows about the overlap job, and the times of all arrangements.
@@ -47,26 +46,27 @@ pub fn rows(bench: &Bench) -> Result<(Vec<Row>, Vec<Compared>), Failure> {
                 own: None,
             };
             bench.progress(&format!("{}, work {work}", size::show(batch_bytes)));
-            let compared = compare(bench, raw.as_ref(), &job)?;
-            pipelines.push(compared.0);
-            graphs.extend(compared.1.into_iter().flatten());
-            all.push(compared.2);
+            let (mut rows, compared) = compare(bench, raw.as_ref(), &job)?;
+            graphs.extend(rows.drain(1..));
+            pipelines.append(&mut rows);
+            all.push(compared);
         }
     }
     pipelines.append(&mut graphs);
     Ok((pipelines, all))
 }
 
+/// Returns the rows of the job: the pipeline's, then those with graphs.
 fn compare(
     bench: &Bench,
     raw: Option<&RawJobs<'_>>,
     job: &Job,
-) -> Result<(Row, Option<[Row; 2]>, Compared), Failure> {
+) -> Result<(Vec<Row>, Compared), Failure> {
     let is_small = job.batch_bytes == SMALL;
-    let rounds = if is_small {
-        bench.rounds.small_jobs
+    let (rounds, bar) = if is_small {
+        (bench.rounds.small_jobs, Bar::Ratio(1.10))
     } else {
-        bench.rounds.jobs
+        (bench.rounds.jobs, Bar::Ratio(1.03))
     };
     let mut sides: Vec<Side<'_>> = Vec::new();
     if let (Some(jobs), Some(gpu)) = (raw, &bench.gpu) {
@@ -83,9 +83,12 @@ fn compare(
     }
     let raw_sides = sides.len();
     sides.push(Box::new(|| jobs::on_streams(&bench.own, job, SLOTS)));
+    let mut ours = vec![(format!("pipeline, {SLOTS} slots"), bar)];
     if is_small {
-        for slots in [SLOTS, GRAPH_SLOTS] {
+        for (slots, bar) in [(SLOTS, bar), (GRAPH_SLOTS, Bar::Faster(1.2))] {
             sides.push(Box::new(move || jobs::on_graphs(&bench.own, job, slots)));
+            let what = format!("pipeline, a graph per slot, {slots} slots");
+            ours.push((what, bar));
         }
     }
     let times = interleaved(rounds, &mut sides)?;
@@ -98,39 +101,17 @@ fn compare(
         Some(layout) => format!("best raw: {} {}", layout.name(), layout.k()),
         None => String::new(),
     };
-    let named = |what: &str| {
-        let size = size::show(job.batch_bytes);
-        format!("{what}, {BATCHES} x {size}, work {}", job.work)
-    };
-    let bar = if is_small {
-        Bar::Ratio(1.10)
-    } else {
-        Bar::Ratio(1.03)
-    };
-    let pipeline = Row::new(
-        named(&format!("pipeline, {SLOTS} slots")),
-        "ms",
-        best_times,
-        &own_times[0],
-        Some(bar),
-    );
-    let graphs = own_times.get(1..3).map(|times| {
-        let row = |slots: u32, times: &[f64], bar| {
-            let what = named(&format!("pipeline, a graph per slot, {slots} slots"));
-            Row::new(what, "ms", best_times, times, Some(bar)).note(note.clone())
-        };
-        let few = row(SLOTS, &times[0], bar);
-        [few, row(GRAPH_SLOTS, &times[1], Bar::Faster(1.2))]
+    let rows = ours.into_iter().zip(own_times).map(|((what, bar), times)| {
+        let (size, work) = (size::show(job.batch_bytes), job.work);
+        let what = format!("{what}, {BATCHES} x {size}, work {work}");
+        Row::new(what, "ms", best_times, times, Some(bar)).note(note.clone())
     });
     let compared = Compared {
         job: *job,
         raw: medians,
-        pipeline: median(&own_times[0]),
-        graphs: own_times
-            .get(1..3)
-            .map(|times| [0, 1].map(|at| median(&times[at]))),
+        own: own_times.iter().map(|times| median(times)).collect(),
     };
-    Ok((pipeline.note(note), graphs, compared))
+    Ok((rows.collect(), compared))
 }
 
 impl Compared {
@@ -139,7 +120,7 @@ impl Compared {
             json!({"layout": layout.name(), "k": layout.k(), "time_ms": time_ms})
         });
         json!({"batch_bytes": self.job.batch_bytes, "count": self.job.count, "work": self.job.work,
-               "raw": raw.collect::<Vec<_>>(), "pipeline_ms": self.pipeline, "graphs_ms": self.graphs})
+               "raw": raw.collect::<Vec<_>>(), "pipeline_ms": self.own[0], "graphs_ms": self.own.get(1..3)})
     }
 }
 
@@ -150,28 +131,24 @@ pub fn as_text(all: &[Compared]) -> String {
     }
     let mut out = "\nthe overlap job in every arrangement, ms\n".to_owned();
     out += &format!("{:>8} {:>6}", "batch", "work");
-    for layout in Layout::ALL {
-        out += &format!(" {:>9}", format!("{} {}", layout.name(), layout.k()));
+    let layouts = Layout::ALL.map(|layout| format!("{} {}", layout.name(), layout.k()));
+    let graphs = [SLOTS, GRAPH_SLOTS].map(|slots| format!("graphs {slots}"));
+    let own = ["pipeline".to_owned()].into_iter().chain(graphs);
+    for title in layouts.into_iter().chain(own) {
+        out += &format!(" {title:>9}");
     }
-    out += &format!(
-        " {:>9} {:>9} {:>9}\n",
-        "pipeline",
-        format!("graphs {SLOTS}"),
-        format!("graphs {GRAPH_SLOTS}")
-    );
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
+    out.push('\n');
     for compared in all {
         let size = size::show(compared.job.batch_bytes);
         out += &format!("{size:>8} {:>6}", compared.job.work);
-        for at in 0..Layout::ALL.len() {
-            let time = compared.raw.get(at).map(|(_, time)| *time);
-            out += &format!(" {:>9}", number(time));
+        let raw = |at| compared.raw.get(at).map(|(_, time)| *time);
+        let raw = (0..Layout::ALL.len()).map(raw);
+        let own = (0..3).map(|at| compared.own.get(at).copied());
+        for time in raw.chain(own) {
+            let number = time.map_or("-".to_owned(), |time| format!("{time:.3}"));
+            out += &format!(" {number:>9}");
         }
-        let [few, more] = [0, 1].map(|at| number(compared.graphs.map(|times| times[at])));
-        out += &format!(
-            " {:>9} {few:>9} {more:>9}\n",
-            number(Some(compared.pipeline))
-        );
+        out.push('\n');
     }
     out
 }
