@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use sidestream::device::Device;
+use sidestream::engine::Profile;
 use sidestream::error::Result as Ran;
 use sidestream::explicit::{self, Arg, DeviceMemory, Event, HostMemory, Region, Stream};
 use sidestream::kernel::library::{self, OverlapStep};
@@ -17,7 +18,7 @@ use crate::device::Named;
 use crate::failure::Failure;
 use crate::measure::own::Own;
 use crate::measure::raw::Gpu;
-use crate::measure::raw::devices::Chip;
+use crate::measure::raw::devices::chip;
 use crate::measure::rounds::median;
 
 /// Bytes of the copies that measure the bandwidth of a link.
@@ -35,25 +36,22 @@ const HOLD: u32 = 4_000_000;
 
 /// Returns the text of a device file: the figures measured on the device, and the rest from the file `like`.
 pub fn file(device: &Named, driver: Option<&Path>, like: &str) -> Result<String, Failure> {
-    let (own, chip, name, kind) = match device {
+    let (own, profile, said, kind) = match device {
         Named::Cuda(number) => {
             let gpu = Gpu::open_or(driver, *number, "`sidestream devices --measure sim:h200`")?;
             let own = Own::cuda(&gpu, *number, driver)?;
-            (own, gpu.chip()?, gpu.name, "")
+            (own, gpu.described()?, "reported by the driver", "")
         }
         Named::Simulated(profile) => {
-            let (chip, name) = (Chip::of(profile), profile.name.clone());
-            (
-                Own::simulated((**profile).clone()),
-                chip,
-                name,
-                "a simulated ",
-            )
+            let profile = Profile::clone(profile);
+            let own = Own::simulated(profile.clone());
+            (own, profile, "the simulated device's own", "a simulated ")
         }
     };
-    let figures = Bench::new(own, &chip)?.all(&chip)?;
+    let figures = Bench::new(own, &profile)?.all(&profile, said)?;
+    let name = &profile.name;
     let head = format!("# {kind}{name}, measured by `sidestream devices --measure`.\n");
-    Ok(head + &written(&name, &figures, like))
+    Ok(head + &written(name, &figures, like))
 }
 
 /// A figure: its place in the file, its value and its source.
@@ -123,7 +121,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(own: Own, chip: &Chip) -> Ran<Bench> {
+    fn new(own: Own, chip: &Profile) -> Ran<Bench> {
         let device = own.device;
         Ok(Bench {
             // SAFETY: each launch below passes at most the number of values in its views.
@@ -148,8 +146,8 @@ impl Bench {
         })
     }
 
-    fn all(&self, chip: &Chip) -> Ran<Vec<Figure>> {
-        let mut all = chip.figures();
+    fn all(&self, profile: &Profile, said: &str) -> Ran<Vec<Figure>> {
+        let mut all = chip(profile, said);
         let mut put = |place, value: f64, how: &str| {
             // More digits than the measurement justifies.
             let digits = if value < 100.0 { 1e3 } else { 1.0 };
@@ -159,13 +157,13 @@ impl Bench {
                 format!("measured: {how}"),
             ));
         };
-        self.compute(chip, &mut put)?;
+        self.compute(profile, &mut put)?;
         self.link(&mut put)?;
         self.calls(&mut put)?;
         Ok(all)
     }
 
-    fn compute(&self, chip: &Chip, put: Put<'_>) -> Ran<()> {
+    fn compute(&self, chip: &Profile, put: Put<'_>) -> Ran<()> {
         let warp = Grid::new(1, 32);
         let chain_ns =
             per_step(STEPS.map(|work| self.queued(20, || self.kernel(&self.a, warp, work))))?;

@@ -39,18 +39,28 @@ impl Own {
     /// Opens a simulated device of which only times are simulated.
     pub fn simulated(profile: Profile) -> Own {
         let sms = profile.sms as u32;
-        let devices = vec![(profile.name.clone(), profile)];
-        let machine = Arc::new(Machine::new(devices, Schedule::InOrder, None));
+        let machine = machine(profile);
         machine.times_only();
         Own {
-            device: Device::on(Arc::clone(&machine) as _, &quiet()).remove(0),
+            device: device(&machine),
             clock: Clock::Simulated(machine),
             sms,
         }
     }
 }
 
-/// Returns options without notices: a long wait is expected in a long measurement.
+/// Returns a machine with one such device.
+pub fn machine(profile: Profile) -> Arc<Machine> {
+    let devices = vec![(profile.name.clone(), profile)];
+    Arc::new(Machine::new(devices, Schedule::InOrder, None))
+}
+
+/// Returns the device of a machine that has one.
+pub fn device(machine: &Arc<Machine>) -> Device {
+    Device::on(Arc::clone(machine) as _, &quiet()).remove(0)
+}
+
+/// Returns options without notices: a long wait is expected in a long measurement, or is simulated time.
 fn quiet() -> Options {
     Options::new().notice(|_| ())
 }

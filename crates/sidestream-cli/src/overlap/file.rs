@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
-use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
 use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
 use sidestream::pipeline::{BoxError, Pipeline, per_item, per_row};
 
 use super::job::Job;
-use super::pipeline::{SLOTS, machine};
+use super::pipeline::SLOTS;
 use crate::failure::{Failure, shown};
+use crate::measure::own::{device, machine};
 use crate::system;
 
 /// The result of streaming a file.
@@ -37,8 +37,8 @@ pub struct Streamed {
 pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Failure> {
     let mut file = File::open(path).map_err(|error| Failure::file("open", path, &error))?;
     let size = file.metadata().ok().map(|data| data.len());
-    let machine = machine(profile);
-    let device = Device::on(Arc::clone(&machine) as _, &Options::new().notice(|_| ())).remove(0);
+    let machine = machine(profile.clone());
+    let device = device(&machine);
     let bytes = job.batch_bytes as usize;
     let cost = job.kernel(profile);
     let kernel = Kernel::<(Read<u8>, Write<u8>, Write<u64>, Value<u64>)>::on_host(

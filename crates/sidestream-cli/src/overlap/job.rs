@@ -105,15 +105,11 @@ impl Layout {
 
     /// Returns all layouts that are compared, with up to `most_streams` streams.
     pub fn up_to(most_streams: u32) -> Vec<Layout> {
+        let (streams, rings) = Layout::ALL.split_at(4);
         let more = [8, 16].into_iter().filter(|&k| k < most_streams);
         let last = (most_streams > 4).then_some(most_streams);
-        let at = Layout::ALL
-            .iter()
-            .position(|layout| matches!(layout, Layout::Ring(_)));
-        let mut layouts = Layout::ALL.to_vec();
-        let more = more.chain(last).map(Layout::Streams);
-        layouts.splice(at.unwrap_or(0)..at.unwrap_or(0), more);
-        layouts
+        let more: Vec<Layout> = more.chain(last).map(Layout::Streams).collect();
+        [streams, &more, rings].concat()
     }
 
     /// Returns how many streams the layout takes.
@@ -174,15 +170,9 @@ impl Job {
         }
     }
 
-    /// Returns the time of the job in one arrangement, in nanoseconds.
-    pub fn time_ns(&self, layout: Layout, profile: &Profile) -> u64 {
-        let mut sim = self.run(layout, profile, Memory::Pinned);
-        sim.thread_time(HOST).expect("nothing is held")
-    }
-
-    /// Returns the time of the job on one stream with pageable memory, in nanoseconds.
-    pub fn pageable_ns(&self, profile: &Profile) -> u64 {
-        let mut sim = self.run(Layout::Streams(1), profile, Memory::Pageable);
+    /// Returns the time of the job in one arrangement, in nanoseconds, with batches in this kind of host memory.
+    pub fn time_ns(&self, layout: Layout, profile: &Profile, host: Memory) -> u64 {
+        let mut sim = self.run(layout, profile, host);
         sim.thread_time(HOST).expect("nothing is held")
     }
 

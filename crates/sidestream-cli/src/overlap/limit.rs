@@ -15,20 +15,6 @@ pub struct OverlapLimit {
     parts: Limit,
 }
 
-/// The times of one batch on a real device, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct Measured {
-    pub upload_ns: f64,
-    pub kernel_ns: f64,
-    pub download_ns: f64,
-    /// An upload and a download at the same time.
-    pub both_ways_ns: f64,
-    /// A kernel that overlaps at its start and end with the kernels before and after it.
-    pub kernel_in_a_row_ns: f64,
-    /// The host's three calls.
-    pub calls_ns: f64,
-}
-
 impl OverlapLimit {
     /// Returns the limit from the profile alone.
     pub fn of(profile: &Profile, job: &Job) -> OverlapLimit {
@@ -63,34 +49,46 @@ impl OverlapLimit {
             _ if n > 1.0 => (parts.copies_ns - one_way_ns) / (n - 1.0),
             _ => profile.both_ways_ns(up.max(down)),
         };
-        let whole = |ns: f64| ns.round() as u64;
-        OverlapLimit {
-            upload_ns: whole(upload_ns),
-            kernel_ns: whole(profile.kernel_alone_ns(&kernel)),
-            download_ns: whole(download_ns),
-            both_ways_ns: whole(both_ways_ns),
-            total_ns: whole(parts.ns()),
-            count: job.count,
-            parts,
-        }
+        let kernel_ns = profile.kernel_alone_ns(&kernel);
+        let stages = [upload_ns, kernel_ns, download_ns, both_ways_ns];
+        OverlapLimit::new(job.count, stages, parts)
     }
 
-    /// Returns the limit from the measured times of the parts, per batch.
-    pub fn measured(count: u32, measured: &Measured) -> OverlapLimit {
-        let n = f64::from(count);
-        let rest_ns = measured.upload_ns + measured.download_ns;
-        let parts = Limit {
-            copies_ns: rest_ns + (n - 1.0) * measured.both_ways_ns,
-            kernels_ns: rest_ns + n * measured.kernel_in_a_row_ns,
-            calls_ns: n * measured.calls_ns,
+    /// Returns the limit from the measured times of [`PARTS`](super::measured::PARTS), in nanoseconds per batch.
+    pub fn measured(job: &Job, parts_ns: &[f64; 6]) -> OverlapLimit {
+        let n = f64::from(job.count);
+        let &[
+            upload_ns,
+            kernel_ns,
+            download_ns,
+            both_ways_ns,
+            kernel_in_a_row_ns,
+            calls_ns,
+        ] = parts_ns;
+        let (download_ns, both_ways_ns) = if job.downloads {
+            (download_ns, both_ways_ns)
+        } else {
+            (0.0, upload_ns)
         };
-        let whole = |ns: f64| ns.round() as u64;
+        let rest_ns = upload_ns + download_ns;
+        let parts = Limit {
+            copies_ns: rest_ns + (n - 1.0) * both_ways_ns,
+            kernels_ns: rest_ns + n * kernel_in_a_row_ns,
+            calls_ns: n * calls_ns,
+        };
+        let stages = [upload_ns, kernel_ns, download_ns, both_ways_ns];
+        OverlapLimit::new(job.count, stages, parts)
+    }
+
+    fn new(count: u32, stages_ns: [f64; 4], parts: Limit) -> OverlapLimit {
+        let [upload_ns, kernel_ns, download_ns, both_ways_ns] =
+            stages_ns.map(|ns| ns.round() as u64);
         OverlapLimit {
-            upload_ns: whole(measured.upload_ns),
-            kernel_ns: whole(measured.kernel_ns),
-            download_ns: whole(measured.download_ns),
-            both_ways_ns: whole(measured.both_ways_ns),
-            total_ns: whole(parts.ns()),
+            upload_ns,
+            kernel_ns,
+            download_ns,
+            both_ways_ns,
+            total_ns: parts.ns().round() as u64,
             count,
             parts,
         }

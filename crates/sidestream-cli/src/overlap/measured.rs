@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::job::{Job, Layout};
-use super::limit::{Measured, OverlapLimit};
+use super::limit::OverlapLimit;
 use super::pipeline::SLOTS;
 use super::{Compared, Row, Verdict, refuse_impossible};
 use crate::failure::Failure;
@@ -22,8 +22,9 @@ const LONG_NS: f64 = 1e9;
 /// The number of batches over which the stages alone are measured.
 const ALONE: std::ops::RangeInclusive<u32> = 8..=32;
 
-/// The parts of the job from which the limit is computed.
-const PARTS: [Alone; 6] = [
+/// The parts of the job from which the limit is computed: a stage alone, both copies at once, a kernel that overlaps at its
+/// start and end with the kernels before and after it, and the host's three calls.
+pub const PARTS: [Alone; 6] = [
     Alone::Uploads,
     Alone::Kernels,
     Alone::Downloads,
@@ -89,31 +90,10 @@ pub fn compare(
             time_ns: ns.round() as u64,
         })
         .collect();
-    let &[
-        upload_ns,
-        kernel_ns,
-        download_ns,
-        both_ways_ns,
-        kernel_in_a_row_ns,
-        calls_ns,
-        ref own_ns @ ..,
-    ] = rest
-    else {
-        return Err(Failure::input("a part of the job was not measured"));
-    };
-    let measured = Measured {
-        upload_ns,
-        kernel_ns,
-        download_ns: if job.downloads { download_ns } else { 0.0 },
-        both_ways_ns: if job.downloads {
-            both_ways_ns
-        } else {
-            upload_ns
-        },
-        kernel_in_a_row_ns,
-        calls_ns,
-    };
-    let limit = OverlapLimit::measured(job.count, &measured);
+    let (parts_ns, own_ns) = rest
+        .split_first_chunk()
+        .ok_or_else(|| Failure::input("a part of the job was not measured"))?;
+    let limit = OverlapLimit::measured(job, parts_ns);
     let verdict = Verdict::of(job.count, &rows, &limit);
     Ok(Compared {
         job: *job,

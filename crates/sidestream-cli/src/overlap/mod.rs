@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use serde_json::Value;
 use sidestream::engine::Profile;
+use sidestream::op::Memory;
 
 use crate::device::{self, Named};
 use crate::failure::{Exit, Failure, SUCCESS, print};
@@ -45,7 +46,7 @@ use verdict::Verdict;
 ///
 /// Exit code: 0 if the job was compared, 2 if an argument, the device or a file is at fault, 130 if --input was
 /// interrupted.
-#[derive(Parser)]
+#[derive(Parser, Clone)]
 #[command(allow_negative_numbers = true)]
 pub struct Args {
     /// Size of a batch: 64KiB, 4MiB, 1GiB or bytes
@@ -215,7 +216,7 @@ fn simulated(args: &Args, job: Job, profile: Profile) -> Result<Compared, Failur
     let limit = OverlapLimit::of(&profile, &job);
     let row = |&layout: &Layout| Row {
         layout,
-        time_ns: job.time_ns(layout, &profile),
+        time_ns: job.time_ns(layout, &profile, Memory::Pinned),
     };
     let rows: Vec<Row> = args.layouts().iter().map(row).collect();
     let verdict = Verdict::of(job.count, &rows, &limit);
@@ -225,7 +226,7 @@ fn simulated(args: &Args, job: Job, profile: Profile) -> Result<Compared, Failur
     } else {
         None
     };
-    let pageable_ns = Some(job.pageable_ns(&profile));
+    let pageable_ns = Some(job.time_ns(Layout::Streams(1), &profile, Memory::Pageable));
     if let Some(path) = &args.trace {
         let trace = job.trace(rows[verdict.best].layout, &profile);
         output::write_trace(&trace, path)?;

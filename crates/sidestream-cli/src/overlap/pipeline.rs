@@ -1,15 +1,12 @@
 //! Runs the job with the library's pipeline.
 
-use std::sync::Arc;
-
-use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
 use sidestream::error::{Error, Result};
 use sidestream::kernel::{Grid, Kernel, Read, Write};
 use sidestream::pipeline::{Cause, Pipeline, per_row};
-use sidestream::sim::{Machine, Schedule};
 
 use super::job::Job;
+use crate::measure::own::Own;
 
 /// The number of slots of the pipeline.
 pub const SLOTS: u32 = 4;
@@ -17,15 +14,12 @@ pub const SLOTS: u32 = 4;
 /// Returns the time of the job in nanoseconds; `None` if the slots do not fit into this machine's memory. Only times are
 /// simulated, and the pinned buffers need not be filled, as in the other arrangements.
 pub fn time_ns(job: &Job, profile: &Profile) -> Result<Option<u64>> {
-    let machine = machine(profile);
-    machine.times_only();
-    // A long wait is simulated time here, which a notice should not report.
-    let device = Device::on(Arc::clone(&machine) as _, &Options::new().notice(|_| ())).remove(0);
+    let own = Own::simulated(profile.clone());
     let cost = job.kernel(profile);
     let kernel = Kernel::<(Read<u8>, Write<u8>)>::on_host("kernel", |_, _| ());
     let kernel = kernel.with_cost(move |_| cost);
     let (bytes, count) = (job.batch_bytes as usize, u64::from(job.count));
-    let running = Pipeline::new(&device, bytes)
+    let running = Pipeline::new(&own.device, bytes)
         .upload(per_row::<u8>(1))
         .stage("kernel", per_row::<u8>(1), move |at, x, y| {
             let grid = Grid::new(1, 256);
@@ -35,17 +29,11 @@ pub fn time_ns(job: &Job, profile: &Profile) -> Result<Option<u64>> {
         .depth(SLOTS as usize)
         .fill(move |index, _| Ok((index < count).then_some(bytes)));
     match running.run(|_| Ok(())) {
-        Ok(_) => Ok(Some(machine.now_ns())),
+        Ok(_) => Ok(Some(own.clock.now_ns())),
         Err(failed) => match failed.cause {
             Cause::Runtime(Error::OutOfMemory(_)) => Ok(None),
             Cause::Runtime(error) => Err(error),
             _ => Ok(None),
         },
     }
-}
-
-/// Returns a machine with one such device.
-pub fn machine(profile: &Profile) -> Arc<Machine> {
-    let devices = vec![(profile.name.clone(), profile.clone())];
-    Arc::new(Machine::new(devices, Schedule::InOrder, None))
 }

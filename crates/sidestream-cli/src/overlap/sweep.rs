@@ -23,7 +23,11 @@ pub fn compared(args: &Args, lines: Lines) -> Result<(Value, String), Failure> {
     let named = args.named()?;
     let (mut rows, mut table, mut title) = (Vec::new(), String::new(), String::new());
     for &batch in &args.sweep {
-        let args = &args.at(batch);
+        let args = &Args {
+            batch,
+            sweep: Vec::new(),
+            ..args.clone()
+        };
         let compared = match &named {
             Named::Simulated(profile) => {
                 simulated(args, args.job_on(profile)?, Profile::clone(profile))?
@@ -59,21 +63,4 @@ pub fn compared(args: &Args, lines: Lines) -> Result<(Value, String), Failure> {
     let json = json!({"schema": "sidestream.overlap.sweep/1", "device": args.device,
                       "device_name": title, "simulated": simulated, "sizes": rows});
     Ok((json, lines.wrapped(&(head + &table))))
-}
-
-impl Args {
-    /// Returns these arguments with another batch size.
-    fn at(&self, batch: u64) -> Args {
-        Args {
-            batch,
-            sweep: Vec::new(),
-            device: self.device.clone(),
-            driver: self.driver.clone(),
-            input: None,
-            trace: None,
-            own: self.own,
-            width: self.width,
-            ..*self
-        }
-    }
 }

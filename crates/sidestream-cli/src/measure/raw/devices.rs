@@ -134,81 +134,47 @@ impl Found {
     }
 }
 
-/// The figures of a device file under `[chip]`.
-pub struct Chip {
-    pub sms: f64,
-    pub clock_ghz: f64,
-    pub threads_per_sm: f64,
-    blocks_per_sm: f64,
-    memory_gib: f64,
-    memory_gb_s: f64,
-    l2_mib: f64,
-    fp32_tflops: f64,
-    copy_engines: f64,
-    /// The source of the figures.
-    said: &'static str,
+/// Returns the description of a device. Of its figures, only those under `[chip]` are the device's.
+pub(super) fn described(driver: &Driver, number: u32) -> Result<Profile, Failure> {
+    let found = Found::of(driver, number)?;
+    let of = |which| attribute(driver, found.number, which).map(f64::from);
+    let [major, minor] = CAPABILITY.map(of);
+    // Single-precision lanes of one multiprocessor: CUDA programming guide, arithmetic throughput.
+    let lanes = match (major? as u32, minor? as u32) {
+        (..=7, _) | (8, 0) => 64.0,
+        _ => 128.0,
+    };
+    let mut profile = Profile::h200();
+    profile.name = found.name;
+    profile.sms = f64::from(found.sms);
+    profile.clock_ghz = of(CLOCK_KHZ)? / 1e6;
+    profile.threads_per_sm = f64::from(found.threads_per_sm);
+    profile.blocks_per_sm = of(BLOCKS_PER_MULTIPROCESSOR)?;
+    profile.memory_gib = (found.memory_bytes as f64 / f64::from(1 << 30)).round();
+    profile.memory_gb_s = found.memory_gb_s.round();
+    profile.l2_mib = of(L2_BYTES)? / f64::from(1 << 20);
+    let lanes_hz = 2.0 * profile.sms * lanes * profile.clock_ghz;
+    profile.fp32_tflops = (lanes_hz / 1e2).round() / 10.0;
+    profile.copy_engines = of(COPY_ENGINES)?;
+    Ok(profile)
 }
 
-impl Chip {
-    pub(super) fn found(driver: &Driver, number: u32) -> Result<Chip, Failure> {
-        let found = Found::of(driver, number)?;
-        let of = |which| attribute(driver, found.number, which).map(f64::from);
-        let clock_ghz = of(CLOCK_KHZ)? / 1e6;
-        let [major, minor] = CAPABILITY.map(of);
-        // Single-precision lanes of one multiprocessor: CUDA programming guide, arithmetic throughput.
-        let lanes = match (major? as u32, minor? as u32) {
-            (..=7, _) | (8, 0) => 64.0,
-            _ => 128.0,
-        };
-        let sms = f64::from(found.sms);
-        Ok(Chip {
-            sms,
-            clock_ghz,
-            threads_per_sm: f64::from(found.threads_per_sm),
-            blocks_per_sm: of(BLOCKS_PER_MULTIPROCESSOR)?,
-            memory_gib: (found.memory_bytes as f64 / f64::from(1 << 30)).round(),
-            memory_gb_s: found.memory_gb_s.round(),
-            l2_mib: of(L2_BYTES)? / f64::from(1 << 20),
-            fp32_tflops: (2.0 * sms * lanes * clock_ghz / 1e2).round() / 10.0,
-            copy_engines: of(COPY_ENGINES)?,
-            said: "reported by the driver",
-        })
-    }
-
-    /// Returns the figures of a simulated device.
-    pub fn of(profile: &Profile) -> Chip {
-        Chip {
-            sms: profile.sms,
-            clock_ghz: profile.clock_ghz,
-            threads_per_sm: profile.threads_per_sm,
-            blocks_per_sm: profile.blocks_per_sm,
-            memory_gib: profile.memory_gib,
-            memory_gb_s: profile.memory_gb_s,
-            l2_mib: profile.l2_mib,
-            fp32_tflops: profile.fp32_tflops,
-            copy_engines: profile.copy_engines,
-            said: "the simulated device's own",
-        }
-    }
-
-    /// Returns each figure with its place in the file and its source.
-    pub fn figures(&self) -> Vec<(&'static str, f64, String)> {
-        let said = self.said;
-        let lanes = "multiprocessors, their lanes and the highest clock";
-        [
-            ("chip.sms", self.sms, said),
-            ("chip.clock_ghz", self.clock_ghz, said),
-            ("chip.threads_per_sm", self.threads_per_sm, said),
-            ("chip.blocks_per_sm", self.blocks_per_sm, said),
-            ("chip.memory_gib", self.memory_gib, said),
-            ("chip.memory_gb_s", self.memory_gb_s, said),
-            ("chip.l2_mib", self.l2_mib, said),
-            ("chip.fp32_tflops", self.fp32_tflops, lanes),
-            ("chip.copy_engines", self.copy_engines, said),
-        ]
-        .map(|(place, value, source)| (place, value, source.to_owned()))
-        .into()
-    }
+/// Returns each figure under `[chip]` with its place in the file and its source.
+pub fn chip(profile: &Profile, said: &str) -> Vec<(&'static str, f64, String)> {
+    let lanes = "multiprocessors, their lanes and the highest clock";
+    [
+        ("chip.sms", profile.sms, said),
+        ("chip.clock_ghz", profile.clock_ghz, said),
+        ("chip.threads_per_sm", profile.threads_per_sm, said),
+        ("chip.blocks_per_sm", profile.blocks_per_sm, said),
+        ("chip.memory_gib", profile.memory_gib, said),
+        ("chip.memory_gb_s", profile.memory_gb_s, said),
+        ("chip.l2_mib", profile.l2_mib, said),
+        ("chip.fp32_tflops", profile.fp32_tflops, lanes),
+        ("chip.copy_engines", profile.copy_engines, said),
+    ]
+    .map(|(place, value, source)| (place, value, source.to_owned()))
+    .into()
 }
 
 fn attribute(driver: &Driver, device: CuDevice, which: c_int) -> Result<c_int, Failure> {

@@ -14,10 +14,11 @@ use sidestream::cuda::driver::{
     Code, CuAddress, CuContext, CuEvent, CuFunction, CuModule, CuStream, Driver,
     EVENT_DISABLE_TIMING, HOST_PORTABLE, STREAM_NON_BLOCKING, SUCCESS,
 };
+use sidestream::engine::Profile;
 use sidestream::kernel::Grid;
 
 use crate::failure::Failure;
-use devices::{Chip, Found, Started, in_words};
+use devices::{Found, Started, in_words};
 
 /// A device driven by the driver's own calls, in the primary context, which the runtime uses too.
 ///
@@ -104,9 +105,9 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Returns the chip figures of a device file.
-    pub fn chip(&self) -> Result<Chip, Failure> {
-        Chip::found(&self.driver, self.number)
+    /// Returns the description of the device. Of its figures, only those under `[chip]` are the device's.
+    pub fn described(&self) -> Result<Profile, Failure> {
+        devices::described(&self.driver, self.number)
     }
 
     /// Returns the file from which the driver was loaded.
