@@ -22,7 +22,6 @@ mod prefetch;
 mod process;
 mod program;
 mod stream;
-mod tree;
 
 /// The functions and classes of the Rust libraries that the Python package uses.
 #[pyo3::pymodule]
@@ -42,10 +41,9 @@ mod _sidestream {
         event::Event,
         failure::{DeviceError, ProgramError, RaceError, TraceError},
         fetch::{Outbox, Posted},
-        prefetch::{Lease, Ring, Ticket, cached_bytes, empty_cache, references},
+        prefetch::{Lease, Ring, Ticket, cached_bytes, empty_cache},
         program::{check_program, explored},
         stream::Stream,
-        tree::{Shape, flatten},
     };
 
     #[pymodule_init]

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -294,12 +293,4 @@ pub fn cached_bytes() -> (u64, u64) {
     let known = SPARES.get().lock();
     let each = known.values().map(Spares::bytes);
     each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
-}
-
-/// The number of references to an object in a list, including the list's.
-#[pyfunction]
-pub fn references(list: &Bound<'_, PyList>, index: usize) -> PyResult<isize> {
-    let item = list.get_item(index)?;
-    // SAFETY: the object is alive, and the interpreter is attached. One reference is this function's.
-    Ok(unsafe { ffi::Py_REFCNT(item.as_ptr()) } - 1)
 }

@@ -36,7 +36,7 @@ LONGEST_SLEEP_S = 0.5
 _MOST_SENT = 2
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """A batch that was read but not taken yet."""
 
@@ -170,8 +170,10 @@ class Feed:
         try:
             while True:
                 # A signal that comes just before the thread sleeps is handled when it wakes.
-                with contextlib.suppress(queue.Empty):
+                try:
                     return self._ready.get(timeout=LONGEST_SLEEP_S)
+                except queue.Empty:
+                    continue
         finally:
             if self._grows and self._ring is not None:
                 self._ring.ask(False)

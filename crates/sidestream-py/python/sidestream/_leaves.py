@@ -13,7 +13,7 @@ _NUMPY = frozenset(
     .split()
 )
 
-#: The names of PyTorch types, without the prefix.
+#: The names of types of PyTorch and NumPy, by type.
 _names: dict[Any, str] = {}
 
 
@@ -23,15 +23,18 @@ def plain_tensor() -> tuple[Any, Any]:
     """
     torch = sys.modules.get("torch")
     # A module may lack attributes while it is being imported.
-    if torch is None or not hasattr(torch, "_C") or not hasattr(torch, "Tensor"):
-        return None, None
-    return torch.Tensor, torch._C._to_dlpack
+    return getattr(torch, "Tensor", None), getattr(getattr(torch, "_C", None), "_to_dlpack", None)
 
 
 def is_tensor(value: Any) -> bool:
     """Return whether the value is a PyTorch tensor."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    # A module may lack attributes while it is being imported.
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def is_numpy(value: Any) -> bool:
+    """Return whether the value is a NumPy array."""
+    return isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ()))
 
 
 def is_array(value: Any) -> bool:
@@ -59,7 +62,8 @@ def makes_each_anew(loader: Any) -> bool:
 
 def is_sole_owner(leaves: list[Any], index: int) -> bool:
     """Return whether this list is the only known owner of the tensor and its memory."""
-    if _sidestream.references(leaves, index) > 1:
+    # The list's reference, and that of this call.
+    if sys.getrefcount(leaves[index]) > 2:
         return False
     torch: Any = sys.modules["torch"]
     uses = getattr(torch._C, "_storage_Use_Count", None)
@@ -75,16 +79,15 @@ def is_sole_owner(leaves: list[Any], index: int) -> bool:
 
 
 def name_of(dtype: Any) -> str:
-    """Return the name of a PyTorch type without the prefix ``torch.``."""
+    """Return the name of a type of PyTorch, without the prefix ``torch.``, or of NumPy."""
     name = _names.get(dtype)
     if name is None:
-        name = _names[dtype] = str(dtype).removeprefix("torch.")
+        name = _names[dtype] = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return name
 
 
 def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:
-    torch: Any = sys.modules["torch"]
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+    if tensor.layout is not sys.modules["torch"].strided or tensor.is_quantized or tensor.is_nested:
         raise TypeError(
             "this tensor is sparse, nested or quantized, and only dense ones are prefetched; convert it in "
             "the loader, or put it into an object that is passed through"
@@ -94,12 +97,10 @@ def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:
             f"this tensor is on {tensor.device}, but prefetched tensors come from the host; give it as a CPU "
             "tensor, or as a tensor on the target device"
         )
-    if tensor.requires_grad:
-        tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
+        tensor = tensor.detach().resolve_conj().resolve_neg()
     if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
+        tensor = tensor.detach().contiguous()
     size = tensor.nbytes
     is_direct = size >= _sidestream.DIRECT_BYTES and tensor.is_pinned()
     return tensor, tensor.data_ptr(), size, is_direct, tensor.shape, name_of(tensor.dtype)
@@ -111,11 +112,12 @@ def _array(array: Any) -> tuple[Any, int, int, bool, Any, str]:
             "a masked array would lose its mask; give its data and its mask, or call .filled() in the loader"
         )
     dtype = array.dtype
-    if dtype.name not in _NUMPY:
-        raise TypeError(f"GPUs have no type {dtype.name}; convert the array in the loader, as to float32")
+    name = name_of(dtype)
+    if name not in _NUMPY:
+        raise TypeError(f"GPUs have no type {name}; convert the array in the loader, as to float32")
     if not dtype.isnative:
         array = array.astype(dtype.newbyteorder("="))
     if not array.flags.c_contiguous:
         # Not `ascontiguousarray`, which adds a dimension to an array without dimensions.
         array = array.copy(order="C")
-    return array, array.__array_interface__["data"][0], array.nbytes, False, array.shape, dtype.name
+    return array, array.__array_interface__["data"][0], array.nbytes, False, array.shape, name

@@ -28,7 +28,6 @@ __all__ = [
     "Recorder",
     "Requests",
     "Ring",
-    "Shape",
     "Stream",
     "Tables",
     "Ticket",
@@ -45,14 +44,12 @@ __all__ = [
     "digest",
     "empty_cache",
     "explored",
-    "flatten",
     "image_decoder",
     "note_stream",
     "operators",
     "peaks",
     "printable",
     "ranks",
-    "references",
     "said",
     "traces",
     "write_sample_images",
@@ -351,19 +348,8 @@ class AugmentBatch:
 def check_operator(name: str, given: dict[str, Any]) -> None: ...
 def operators() -> list[tuple[str, str, list[tuple[str, str, str | None]]]]: ...
 def note_stream(address: int, stream: Any) -> bool: ...
-def references(list: list[Any], index: int) -> int: ...
 def empty_cache() -> None: ...
 def cached_bytes() -> tuple[int, int]: ...
-
-@final
-class Shape:
-    @property
-    def has_objects(self) -> bool: ...
-    def unflatten(self, leaves: list[Any]) -> Any: ...
-    def is_same(self, other: Shape) -> bool: ...
-    def path_of(self, index: int) -> str: ...
-
-def flatten(tree: Any, arrays: bool, open: Callable[[Any], Any]) -> tuple[list[Any], Shape]: ...
 
 @final
 class Times:

@@ -1,7 +1,9 @@
 """Takes nested containers apart into their arrays and rebuilds them, without PyTorch, whose own functions do
 the same. This module supports dictionaries and other mappings, lists, tuples, named tuples and dataclasses.
-An object without arrays is passed through. The extension takes lists, tuples and dictionaries apart; the code
-here handles the others.
+An object without arrays is passed through.
+
+A batch is taken apart once and rebuilt once. For small batches this is much of the host's cost of an
+iteration, so lists, tuples and dictionaries come first and are recognized by their classes alone.
 """
 
 from __future__ import annotations
@@ -9,16 +11,184 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import sys
 import types
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from itertools import islice
 from typing import Any
 
-from sidestream import _leaves, _sidestream
+from sidestream import _leaves
 
 _Make = Callable[[list[Any]], Any]
 #: The class, names, values and maker of a container. The values are None for an object that is rebuilt as a
 #: whole.
 _Opened = tuple[type, Any, list[Any] | None, Callable[[], _Make]]
+
+#: The maximum nesting depth: far deeper than any batch, and less than the interpreter's limit.
+_DEEPEST = 200
+#: The place of an array in a structure.
+_ARRAY: Any = object()
+#: Classes of common values in a batch that are neither arrays nor containers.
+_PLAIN = frozenset({int, str, bytes, float, bool, type(None)})
+#: PyTorch's class of plain tensors, once one was seen. A program may import PyTorch at any time.
+_tensors: set[type] = set()
+
+
+class _Container(tuple[type, Any, _Make | None, list[Any]]):
+    """A container in a structure: its class, the names of its parts, the function that builds it, and the
+    parts. These are containers, places of arrays, and values without arrays. A list, tuple or dictionary has
+    no function, since its class builds it.
+    """
+
+    __slots__ = ()
+
+
+class _Whole(tuple[_Make]):
+    """An object that is not taken apart, and the function that makes its replacement."""
+
+    __slots__ = ()
+
+
+class Shape:
+    """The structure of a container without its arrays. The structure keeps no array alive."""
+
+    __slots__ = ("_count", "_tree", "has_objects")
+
+    def __init__(self, tree: Any, count: int, has_objects: bool) -> None:
+        self._tree, self._count = tree, count
+        #: Whether there is an object that cannot be inspected: it may hold arrays.
+        self.has_objects = has_objects
+
+    def unflatten(self, leaves: list[Any]) -> Any:
+        """Put other arrays in the places of those that were taken out."""
+        if len(leaves) != self._count:
+            more = len(leaves) - self._count
+            count = f"{more} more" if more > 0 else "fewer"
+            raise ValueError(f"there are {count} arrays than places for them")
+        return _made(self._tree, iter(leaves))
+
+    def is_same(self, other: Shape) -> bool:
+        """Return whether both structures have equal containers, and equal values apart from the arrays.
+        Values that cannot be compared count as different.
+        """
+        return _is_same(self._tree, other._tree)
+
+    def path_of(self, index: int) -> str:
+        """Return the path to the array with this index, as a Python expression; empty if there is none."""
+        return next(islice(_paths(self._tree, ""), index, None), "")
+
+
+def _made(tree: Any, leaves: Iterator[Any]) -> Any:
+    if type(tree) is not _Container:
+        return next(leaves) if tree is _ARRAY else tree[0]([]) if type(tree) is _Whole else tree
+    kind, names, make, parts = tree
+    values = []
+    # Not a comprehension, which costs more than this loop before Python 3.12.
+    for part in parts:
+        values.append(next(leaves) if part is _ARRAY else _made(part, leaves))
+    if make is None:
+        return kind(values if names is None else zip(names, values))
+    try:
+        return make(values)
+    except Exception as error:
+        raise TypeError(
+            f"a {kind.__name__} cannot be rebuilt with other arrays in it ({error}); give the arrays in a "
+            "dict, a list or a tuple"
+        ) from error
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if type(one) is not _Container or type(other) is not _Container:
+        return type(one) is not _Whole and _is_equal(one, other)
+    (kind, names, _, parts), (other_kind, other_names, _, others) = one, other
+    return (
+        kind is other_kind
+        and _is_equal(names, other_names)
+        and len(parts) == len(others)
+        and all(map(_is_same, parts, others))
+    )
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    # The comparison is the user's code.
+    with contextlib.suppress(Exception):
+        return one is other or bool(one == other)
+    return False
+
+
+def _paths(tree: Any, path: str) -> Iterator[str]:
+    """Return the path to each array."""
+    if tree is _ARRAY:
+        yield path
+    elif type(tree) is _Container:
+        kind, names, _, parts = tree
+        for at, part in enumerate(parts):
+            if names is None:
+                key = f"[{at}]"
+            else:
+                key = f"[{names[at]!r}]" if issubclass(kind, Mapping) else f".{names[at]}"
+            yield from _paths(part, path + key)
+
+
+def _apart(tree: Any, arrays: bool, open: Callable[[Any], _Opened | None]) -> tuple[list[Any], Shape]:
+    leaves: list[Any] = []
+    unknown: list[type] = []
+    structure = _structure(tree, 0, leaves, unknown, arrays, open)
+    return leaves, Shape(structure, len(leaves), bool(unknown))
+
+
+def _structure(
+    tree: Any,
+    depth: int,
+    leaves: list[Any],
+    unknown: list[type],
+    arrays: bool,
+    open: Callable[[Any], _Opened | None],
+) -> Any:
+    """Append the arrays of a part of a tree to ``leaves``, with those of NumPy if ``arrays``, and the classes
+    of objects that cannot be inspected to ``unknown``. Return the structure of the part.
+    """
+    if depth == _DEEPEST:
+        raise RecursionError(f"the batch is nested more than {_DEEPEST} levels deep, or contains itself")
+    kind, names, make, values = type(tree), None, None, tree
+    if kind is dict:
+        # Copied first: code that inspects a value may change the dictionary.
+        names, values = list(tree), list(tree.values())
+    elif kind is tuple or kind is list:
+        values = list(tree)
+    elif kind in _PLAIN:
+        return tree
+    elif _is_leaf(tree, arrays):
+        leaves.append(tree)
+        return _ARRAY
+    else:
+        opened = open(tree)
+        if opened is None or opened[2] is None:
+            unknown.append(kind)
+            return tree if opened is None else _Whole((opened[3](),))
+        kind, names, values, make = opened
+    before = len(leaves)
+    parts = []
+    for value in values:
+        if type(value) in _tensors:
+            leaves.append(value)
+            parts.append(_ARRAY)
+        elif type(value) in _PLAIN:
+            parts.append(value)
+        else:
+            parts.append(_structure(value, depth + 1, leaves, unknown, arrays, open))
+    # Without arrays it stays the object that it is.
+    return tree if len(leaves) == before else _Container((kind, names, make and make(), parts))
+
+
+def _is_leaf(value: Any, arrays: bool) -> bool:
+    if _leaves.is_tensor(value):
+        if type(value) is sys.modules["torch"].Tensor:
+            _tensors.add(type(value))
+        return True
+    # Arrays of strings, dates and objects are not arrays of numbers.
+    return arrays and _leaves.is_numpy(value) and value.dtype.kind in "biufc"
+
 
 #: Depth, and number of objects, up to which an object is searched for tensors.
 _DEPTH, _MOST = 3, 100
@@ -89,7 +259,7 @@ def _has_tensors(value: Any) -> bool:
     return False
 
 
-def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[Any], _sidestream.Shape]:
+def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[Any], Shape]:
     """Return the tensors and the NumPy arrays of numbers in ``tree`` in order, and its structure, which does
     not hold them.
 
@@ -100,7 +270,7 @@ def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[Any], _side
     Raises:
         RecursionError: ``tree`` is nested too deep, or contains itself.
     """
-    return _sidestream.flatten(tree, True, _open if objects is None else objects.open)
+    return _apart(tree, True, _open if objects is None else objects.open)
 
 
 def _attributes(value: Any) -> list[Any]:
@@ -118,10 +288,10 @@ def _attributes(value: Any) -> list[Any]:
     return own
 
 
-def tensors_of(tree: Any) -> tuple[list[Any], _sidestream.Shape]:
+def tensors_of(tree: Any) -> tuple[list[Any], Shape]:
     """Return the tensors in ``tree`` and its structure, which holds everything else, including NumPy arrays.
     """
-    return _sidestream.flatten(tree, False, _open)
+    return _apart(tree, False, _open)
 
 
 def _open(tree: Any) -> _Opened | None:
