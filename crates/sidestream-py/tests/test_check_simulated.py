@@ -9,6 +9,7 @@ import io
 import json
 import subprocess
 import sys
+from collections import UserDict
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,22 @@ def test_right_loops_stay_silent(loop: Any, found: sidestream.CheckedRun) -> Non
     loop(20)
     assert found.races == () and found.ended is None and found.skipped == (), str(found)
     assert found.operations >= 20
+
+
+@pytest.mark.parametrize("right", [False, True], ids=["planted", "repaired"])
+def test_what_a_transform_shares_with_the_loop_over_a_prefetcher_is_seen(
+    right: bool, found: sidestream.CheckedRun
+) -> None:
+    scale, body = torch.ones(16, device="cuda"), torch.cuda.current_stream()
+
+    def scaled(batch: Any) -> Any:
+        if right:
+            torch.cuda.current_stream().wait_stream(body)
+        return batch["x"] * scale
+
+    for x in sidestream.prefetch([UserDict(x=torch.ones(16))] * 8, "cuda", transform=scaled):
+        scale.add_(x)
+    assert bool(found.races) is not right, str(found)
 
 
 def test_tensors_say_where_they_are(found: sidestream.CheckedRun) -> None:

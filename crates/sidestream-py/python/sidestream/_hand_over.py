@@ -7,15 +7,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sidestream import _leaves, _sidestream, _tree
+from sidestream import _sidestream, _tree
 from sidestream._devices import device_name, is_of
 from sidestream._feed import Entry
 from sidestream._stream import Stream
 
 
-#: Transform streams that no prefetcher uses, by the GPU's number. PyTorch caches memory for each stream, so
-#: the next prefetcher reuses one of these.
-_idle_streams: dict[int | None, list[Any]] = {}
+#: Transform streams that no prefetcher uses, by their class and the GPU's number: a check that simulates GPUs
+#: has its own class. PyTorch caches memory for each stream, so the next prefetcher reuses one of these.
+_idle_streams: dict[tuple[type, int | None], list[Any]] = {}
 
 
 def empty_cache() -> None:
@@ -42,9 +42,8 @@ def target(device: Any, copies: bool, stream: Any) -> Target:
             raise ValueError('the CPU has no streams; leave out stream, or give device="cuda"')
         return Target("cpu")
     if torch is not None and is_of("cuda", name):
-        if getattr(torch.cuda, "is_simulated", False):
-            return _Simulated(name, torch)
-        return _Torch(name, torch, copies, stream)
+        kind = _Simulated if getattr(torch.cuda, "is_simulated", False) else _Torch
+        return kind(name, torch, copies, stream)
     return _Arrays(name, copies, stream)
 
 
@@ -98,22 +97,6 @@ class _Arrays(Target):
         return entry.tree.unflatten(lease.arrays())
 
 
-class _Simulated(Target):
-    """A GPU that `check` simulates: a batch is copied when it is handed over, on the stream that takes it."""
-
-    def __init__(self, name: str, torch: Any) -> None:
-        super().__init__(name)
-        self.torch = torch
-
-    def hand_over(self, entry: Entry) -> Any:
-        def uploaded(leaf: Any) -> Any:
-            if not _leaves.is_array(leaf) or getattr(leaf, "is_cuda", False):
-                return leaf
-            return self.torch.as_tensor(leaf, device="cpu").pin_memory().to(self.name, non_blocking=True)
-
-        return self.torch.utils._pytree.tree_map(uploaded, entry.tree)
-
-
 class _Torch(Target):
     """A GPU that PyTorch uses, as the target."""
 
@@ -121,7 +104,6 @@ class _Torch(Target):
 
     def __init__(self, name: str, torch: Any, copies: bool, stream: Any) -> None:
         super().__init__(name)
-        self.ring_device = name
         self.torch = torch
         if torch.cuda.is_available():
             torch.cuda.init()
@@ -133,14 +115,18 @@ class _Torch(Target):
         self._side: Any = None
         #: The device address of the last batch.
         self.handed_over = 0
-        _note_streams_of_our_memory(torch)
-        _hear_of_missing_memory(torch)
+        self._begin_ring()
+
+    def _begin_ring(self) -> None:
+        self.ring_device = self.name
+        _note_streams_of_our_memory(self.torch)
+        _hear_of_missing_memory(self.torch)
 
     def __del__(self) -> None:
         side = getattr(self, "_side", None)
         if side is not None and _idle_streams is not None:
             # Work on this stream may be pending: the next transforms are ordered after it.
-            _idle_streams.setdefault(self.ordinal, []).append(side)
+            _idle_streams.setdefault((type(side), self.ordinal), []).append(side)
 
     def hand_over(self, entry: Entry) -> Any:
         torch = self.torch
@@ -171,7 +157,7 @@ class _Torch(Target):
         """
         if self._side is None:
             try:
-                self._side = _idle_streams[self.ordinal].pop()
+                self._side = _idle_streams[(self.torch.cuda.Stream, self.ordinal)].pop()
             except (KeyError, IndexError):
                 self._side = self.torch.cuda.Stream(self.ordinal)
         return self._side
@@ -210,6 +196,27 @@ class _Torch(Target):
                 tensor.record_stream(current)
             tensors.append(tensor)
         return tensors
+
+
+class _Simulated(_Torch):
+    """A GPU that `check` simulates. Its memory is PyTorch's, so PyTorch's operators upload a batch when it is
+    handed over, on the stream that takes it. All else is as on a GPU.
+    """
+
+    def _begin_ring(self) -> None:
+        self._objects = _tree.Objects(self.device)
+        if isinstance(self._stream, int):
+            self._stream = self.torch.cuda.ExternalStream(self._stream, device=self.device)
+
+    def hand_over(self, entry: Entry) -> Any:
+        leaves, shape = _tree.flatten(entry.tree, self._objects)
+        with self.torch.cuda.stream(self.on_stream()):
+            return shape.unflatten([self._uploaded(leaf) for leaf in leaves])
+
+    def _uploaded(self, leaf: Any) -> Any:
+        if getattr(leaf, "is_cuda", False):
+            return leaf
+        return self.torch.as_tensor(leaf, device="cpu").pin_memory().to(self.device, non_blocking=True)
 
 
 class Transformer:
