@@ -29,17 +29,14 @@ pub struct Held {
 static LIVE: PerProcess<BTreeMap<u64, (u64, Weak<Held>)>> = PerProcess::new();
 
 impl Held {
+    /// Registers a batch, so that [`note_stream`] finds it by an address inside it.
     pub fn new(lease: Lease, device: &Device, stream: Stream) -> Arc<Held> {
-        Arc::new(Held {
+        let (start, bytes) = lease.address();
+        let held = Arc::new(Held {
             lease,
             device: device.clone(),
             stream,
-        })
-    }
-
-    /// Registers the batch, so that [`note_stream`] finds it by an address inside it.
-    pub fn enter(self: &Arc<Held>) {
-        let (start, bytes) = self.lease.address();
+        });
         let mut live = LIVE.get().lock();
         // Memory that was returned to the driver leaves a stale entry. If the driver allocates it again as part of a
         // larger block, a lookup of an address in that block would find the stale entry first.
@@ -48,7 +45,8 @@ impl Held {
         for first in gone {
             live.remove(&first);
         }
-        live.insert(start, (bytes, Arc::downgrade(self)));
+        live.insert(start, (bytes, Arc::downgrade(&held)));
+        held
     }
 
     pub fn lease(&self) -> &Lease {

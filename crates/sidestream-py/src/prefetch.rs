@@ -8,7 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use sidestream::device::Device;
-use sidestream::prefetch::{self, Leaf, Spares, Statistics};
+use sidestream::prefetch::{self, Leaf, Spares};
 
 use crate::array::{DeviceArray, Held};
 use crate::devices;
@@ -161,26 +161,21 @@ impl Ring {
         py.detach(|| self.ring.close());
     }
 
+    /// The ring's part of `PrefetchStatistics`, by its names.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let Statistics {
-            batches,
-            bytes,
-            direct_bytes,
-            slots,
-            grown,
-            retired,
-            pinned_bytes,
-            warnings,
-        } = self.ring.statistics();
+        let found = self.ring.statistics();
         let dict = PyDict::new(py);
-        dict.set_item("batches", batches)?;
-        dict.set_item("bytes", bytes)?;
-        dict.set_item("direct_bytes", direct_bytes)?;
-        dict.set_item("slots", slots)?;
-        dict.set_item("grown", grown)?;
-        dict.set_item("retired", retired)?;
-        dict.set_item("pinned_bytes", pinned_bytes)?;
-        dict.set_item("warnings", warnings)?;
+        for (name, value) in [
+            ("bytes", found.bytes),
+            ("bytes_from_pinned", found.direct_bytes),
+            ("slots", found.slots as u64),
+            ("grown", found.grown),
+            ("retired", found.retired),
+            ("pinned_bytes", found.pinned_bytes),
+        ] {
+            dict.set_item(name, value)?;
+        }
+        dict.set_item("warnings", found.warnings)?;
         Ok(dict)
     }
 }
@@ -201,7 +196,6 @@ impl Ticket {
         let stream = stream_of(&self.device, stream)?;
         let lease = py.detach(|| self.ticket.hand_over(&stream));
         let held = Held::new(lease.map_err(of_runtime)?, &self.device, stream);
-        held.enter();
         let metas = Arc::clone(&self.metas);
         Ok(Lease { held, metas })
     }
@@ -255,7 +249,6 @@ impl Lease {
         let stream = stream_of(device, stream)?;
         let lease = py.detach(|| self.held.lease().copied(&stream));
         let held = Held::new(lease.map_err(of_runtime)?, device, stream);
-        held.enter();
         let metas = Arc::clone(&self.metas);
         Ok(Lease { held, metas })
     }

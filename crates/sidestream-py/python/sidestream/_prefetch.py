@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Maximum ``depth``: memory would not suffice for more batches.
 MOST_DEPTH = 4096
 
+#: The figures that a ring counts.
+_OF_RING = ("bytes", "bytes_from_pinned", "slots", "grown", "retired", "pinned_bytes")
+
 Batch = TypeVar("Batch")
 
 
@@ -336,20 +339,15 @@ class Prefetcher(Generic[Batch]):
     def statistics(self) -> PrefetchStatistics:
         """Counts and times of all iterations so far."""
         self._refuse_child()
-        of_ring: dict[str, Any] = {} if self._ring is None else self._ring.statistics()
+        of_ring: dict[str, Any] = self._ring.statistics() if self._ring else dict.fromkeys(_OF_RING, 0)
         return PrefetchStatistics(
             device=self._device,
             batches=self._noted.given,
-            bytes=of_ring.get("bytes", 0),
-            bytes_from_pinned=of_ring.get("direct_bytes", 0),
-            slots=of_ring.get("slots", 0),
-            grown=of_ring.get("grown", 0),
-            retired=of_ring.get("retired", 0),
-            pinned_bytes=of_ring.get("pinned_bytes", 0),
             elapsed_s=self._noted.elapsed_s,
             waited_for_loader_s=self._noted.loader_s,
             waited_for_slots_s=self._noted.slots_s,
-            warnings=(*self._noted.warnings, *of_ring.get("warnings", ())),
+            warnings=(*self._noted.warnings, *of_ring.pop("warnings", ())),
+            **of_ring,
         )
 
     def __repr__(self) -> str:
