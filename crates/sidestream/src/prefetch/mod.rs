@@ -329,18 +329,22 @@ impl Ring {
     /// Announces that the consumer waits for the next batch without returning one (`true`), or waits no longer (`false`). While
     /// it waits, a [`put`](Ring::put) that finds no free slot adds one, unless a batch is on its way to the consumer.
     pub fn ask(&self, waits: bool) {
-        self.shared.ask(waits);
+        self.shared.state.lock().is_asked = waits;
+        self.shared.changed.notify_all();
     }
 
     /// Pauses the ring (`true`) or resumes it. While it is paused, [`put`](Ring::put) returns `None`, even one that waits for a
     /// slot.
     pub fn pause(&self, pauses: bool) {
-        self.shared.pause(pauses);
+        let mut state = self.shared.state.lock();
+        state.is_paused = pauses;
+        state.is_asked = false;
+        self.shared.changed.notify_all();
     }
 
     /// Returns the statistics so far.
     pub fn statistics(&self) -> Statistics {
-        self.shared.statistics()
+        self.shared.state.lock().statistics.clone()
     }
 
     /// Ends the ring: a [`put`](Ring::put) that waits for a slot returns `None`, and so does every later one. Batches that

@@ -38,27 +38,27 @@ pub(super) struct Shared {
     pub device: Device,
     pub upload: Stream,
     pub state: Mutex<State>,
-    changed: Condvar,
+    pub changed: Condvar,
     /// The stream for downloads, made by the first download.
     down: Mutex<Option<Stream>>,
     /// The store from which the ring takes its memory, and to which it returns that memory.
     spares: Option<Spares>,
 }
 
+#[derive(Default)]
 pub(super) struct State {
     /// The free slots; the one that has been free for longest is at the front.
     free: VecDeque<Slot>,
     retired: Vec<Slot>,
-    /// The number of slots, without the retired ones.
-    made: usize,
     /// The largest number of slots.
     capacity: usize,
     /// The number of batches that were put and not handed over yet.
     pub under_way: usize,
     /// Whether the consumer keeps its batches and waits for another.
-    is_asked: bool,
-    is_paused: bool,
+    pub is_asked: bool,
+    pub is_paused: bool,
     is_closed: bool,
+    /// What is returned to the user. Its number of slots, which excludes the retired ones, is kept at all times.
     pub statistics: Statistics,
 }
 
@@ -73,15 +73,8 @@ impl Shared {
             device: device.clone(),
             upload,
             state: Mutex::new(State {
-                free: VecDeque::new(),
-                retired: Vec::new(),
-                made: 0,
                 capacity: depth,
-                under_way: 0,
-                is_asked: false,
-                is_paused: false,
-                is_closed: false,
-                statistics: Statistics::default(),
+                ..State::default()
             }),
             changed: Condvar::new(),
             down: Mutex::default(),
@@ -109,8 +102,8 @@ impl Shared {
                 state.is_asked = false;
             }
             // A new slot needs no wait, while a reused one waits for its last uses.
-            if state.made < state.capacity {
-                state.made += 1;
+            if state.statistics.slots < state.capacity {
+                state.statistics.slots += 1;
                 drop(state);
                 return self.make(bytes).map(Some);
             }
@@ -128,7 +121,7 @@ impl Shared {
             None => Slot::new(&self.device),
         };
         if slot.is_err() {
-            self.state.lock().made -= 1;
+            self.state.lock().statistics.slots -= 1;
             self.changed.notify_all();
         }
         slot
@@ -183,7 +176,7 @@ impl Shared {
         if state.statistics.warnings.len() < 16 {
             state.statistics.warnings.push(why);
         }
-        state.made -= 1;
+        state.statistics.slots -= 1;
         if state.is_closed {
             drop(state);
             drop_elsewhere(Box::new(slot));
@@ -198,26 +191,6 @@ impl Shared {
         state.under_way -= 1;
         state.is_asked = false;
         self.changed.notify_all();
-    }
-
-    pub(super) fn ask(&self, waits: bool) {
-        self.state.lock().is_asked = waits;
-        self.changed.notify_all();
-    }
-
-    pub(super) fn pause(&self, pauses: bool) {
-        let mut state = self.state.lock();
-        state.is_paused = pauses;
-        state.is_asked = false;
-        self.changed.notify_all();
-    }
-
-    pub(super) fn statistics(&self) -> Statistics {
-        let state = self.state.lock();
-        Statistics {
-            slots: state.made,
-            ..state.statistics.clone()
-        }
     }
 
     /// Returns the stream for downloads.
@@ -236,7 +209,7 @@ impl Shared {
         state.is_closed = true;
         self.changed.notify_all();
         let slots: Vec<Slot> = state.free.drain(..).collect();
-        state.made -= slots.len();
+        state.statistics.slots -= slots.len();
         (slots, std::mem::take(&mut state.retired))
     }
 }
@@ -244,7 +217,8 @@ impl Shared {
 impl State {
     /// Whether the consumer keeps all slots and waits for the next batch.
     fn is_starved(&self) -> bool {
-        self.is_asked && self.under_way == 0 && self.free.is_empty() && self.made >= self.capacity
+        let has_all = self.statistics.slots >= self.capacity;
+        self.is_asked && self.under_way == 0 && self.free.is_empty() && has_all
     }
 }
 

@@ -102,22 +102,12 @@ impl Spares {
     pub(super) fn keep(&self, left: Kept) {
         let mut over = Kept::default();
         let mut kept = self.kept.lock();
-        let slots = left.slots.into_iter();
-        kept.slots
-            .extend(slots.filter(|slot| slot.size_bytes() > 0));
-        while kept.slots.len() > Self::MOST_SLOTS
-            || kept.slots.iter().map(Slot::size_bytes).sum::<u64>() > Self::MOST_BYTES
-        {
-            over.slots.extend(kept.slots.pop_front());
-        }
-        let stagings = left.stagings.into_iter();
-        kept.stagings
-            .extend(stagings.filter(|staging| staging.size_bytes() > 0));
-        while kept.stagings.len() > Self::MOST_SLOTS
-            || kept.stagings.iter().map(Staging::size_bytes).sum::<u64>() > Self::MOST_BYTES
-        {
-            over.stagings.extend(kept.stagings.pop_front());
-        }
+        let Kept {
+            slots, stagings, ..
+        } = &mut *kept;
+        extend(slots, left.slots, &mut over.slots, Slot::size_bytes);
+        let most = &mut over.stagings;
+        extend(stagings, left.stagings, most, Staging::size_bytes);
         kept.workers.extend(left.workers);
         while kept.workers.len() > Self::MOST_WORKERS {
             over.workers.extend(kept.workers.pop_front());
@@ -143,6 +133,22 @@ impl Kept {
     }
 }
 
+/// Keeps what has memory, and moves the oldest to `over` until the rest is within the limits.
+fn extend<T>(
+    kept: &mut VecDeque<T>,
+    left: VecDeque<T>,
+    over: &mut VecDeque<T>,
+    size_bytes: impl Fn(&T) -> u64,
+) {
+    kept.extend(left.into_iter().filter(|one| size_bytes(one) > 0));
+    while kept.len() > Spares::MOST_SLOTS
+        || kept.iter().map(&size_bytes).sum::<u64>() > Spares::MOST_BYTES
+    {
+        over.extend(kept.pop_front());
+    }
+}
+
+/// Takes the smallest that has one of these sizes.
 fn smallest<T>(
     from: &mut VecDeque<T>,
     bytes: std::ops::RangeInclusive<u64>,
