@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
 use sidestream::device::Device;
 use sidestream::explicit;
 use sidestream::op::StreamKind;
@@ -272,10 +273,18 @@ pub fn stream_of(device: &Device, stream: &Bound<'_, PyAny>) -> PyResult<explici
             stream.repr()?
         )));
     };
-    if let Some(other) = ordinal_of(stream)? {
-        same_device(device, &format!("cuda:{other}"))?;
-    }
-    match raw_on(ordinal, stream)? {
+    // A prefetcher passes the handle of the current stream for each batch. 0 is another name of the legacy stream.
+    let number = stream.cast_exact::<PyInt>().ok();
+    let handle = match number.and_then(|number| number.extract::<u64>().ok()) {
+        Some(handle) => handle.max(LEGACY),
+        None => {
+            if let Some(other) = ordinal_of(stream)? {
+                same_device(device, &format!("cuda:{other}"))?;
+            }
+            raw_on(ordinal, stream)?
+        }
+    };
+    match handle {
         LEGACY => explicit::Stream::legacy(device).map_err(of_runtime),
         PER_THREAD => explicit::Stream::per_thread(device).map_err(of_runtime),
         handle => adopted(device, handle),
