@@ -131,7 +131,7 @@ pub fn checked_json(checked: &Checked) -> Value {
             "streams": [place(race.chains.0), place(race.chains.1)],
             "fix": checked.fix_text(&race.fix),
             "count": race.count,
-            "sites": [site(race.first_site), site(race.second_site)],
+            "sites": [site(race.sites.0), site(race.sites.1)],
         });
         if let Some(doubt) = race.doubt {
             line["doubt"] = doubt.text().into();

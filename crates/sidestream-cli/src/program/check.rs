@@ -95,7 +95,7 @@ fn stacks_of(process: &mut Process<Watch>) -> String {
     let (races, sites) = (findings.report().races, findings.sites());
     let racing = races
         .iter()
-        .flat_map(|race| [race.first_site, race.second_site]);
+        .flat_map(|race| [race.sites.0, race.sites.1]);
     let mut out = String::new();
     for site in racing.collect::<BTreeSet<_>>() {
         let frames = process.stack(site);

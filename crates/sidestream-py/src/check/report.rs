@@ -8,8 +8,8 @@ use sidestream::check::{Doubt, Fix, LintCode, Mend, Race, Report, Severity};
 use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
-use super::core::{COLLECTIVES, Core, RawStream, Site};
 use super::host::END_OF_SOURCE;
+use super::core::{COLLECTIVES, Core, RawStream, Site};
 use super::threads::{Deed, Unheard};
 use super::touch::{Real, Touch};
 use super::{Names, Recorder};
@@ -61,9 +61,9 @@ impl Recorder {
                     Real::May(Some((argument, op))) => {
                         let is_first = op == race.first;
                         let kernel = if is_first {
-                            race.first_site
+                            race.sites.0
                         } else {
-                            race.second_site
+                            race.sites.1
                         };
                         let name =
                             |at: u32| names.operators.get(at as usize).map_or("", |name| name);
@@ -143,8 +143,7 @@ impl Recorder {
             if !detail.real {
                 continue;
             }
-            let [first, second] =
-                [race.first_site, race.second_site].map(|site| core.site_of(site));
+            let [first, second] = [race.sites.0, race.sites.1].map(|site| core.site_of(site));
             // An uncertain race is listed once for two places, in either order and of any kind.
             let place = match detail.doubt {
                 None => (race.kind.code(), first, second),
@@ -442,7 +441,7 @@ struct Remedy {
 
 fn remedy(fix: Fix, race: &Race, core: &Core, names: &Names) -> Remedy {
     let name = |stream| stream_in_code(stream, core);
-    let [first, second] = [race.first_site, race.second_site];
+    let [first, second] = [race.sites.0, race.sites.1];
     // The streams' variable names are usable only if the race is between exactly these two.
     let kind = |kind, usable| if usable { kind } else { "other" };
     let other = |call: &str, at, text: &str| ("other", call.to_owned(), at, text.to_owned());

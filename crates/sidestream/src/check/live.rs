@@ -99,7 +99,7 @@ impl Findings {
     pub fn found(&self) -> (usize, usize) {
         let watch = self.watch.lock();
         let checker = &watch.run.checker;
-        (checker.races.len(), checker.lints.list.len())
+        (checker.races.list.len(), checker.lints.list.len())
     }
 
     /// Returns the names of the streams, threads, buffers, events and spans in the report.
@@ -193,7 +193,7 @@ impl Watch {
     fn alarm(&self, known: usize) -> Option<String> {
         let (report, names) = (self.run.report(), self.run.names());
         let page = self.page(&report, &names);
-        let found = &self.run.checker.races[known..];
+        let found = &self.run.checker.races.list[known..];
         if let Some(race) = found.iter().find(|r| r.severity() == Severity::Error) {
             return Some(page.race(race));
         }
@@ -209,10 +209,10 @@ impl Sink for Half {
     #[inline]
     fn take(&mut self, record: &Record<'_>) {
         let mut watch = self.watch.lock();
-        let known = watch.run.checker.races.len();
+        let known = watch.run.checker.races.list.len();
         watch.take(|run| run.take(record));
         let checker = &watch.run.checker;
-        let found = checker.races.len() > known || checker.error.is_some();
+        let found = checker.races.list.len() > known || checker.error.is_some();
         // Only a record of a call can panic: its thread made the call.
         if self.panics && (found || watch.ended.is_some()) && matches!(record, Record::Op(_)) {
             self.alarm = watch.alarm(known);
@@ -232,7 +232,7 @@ impl Sink for Half {
         let mut watch = self.watch.lock();
         watch.take(|_| Err(problem));
         if self.panics {
-            self.alarm = watch.alarm(watch.run.checker.races.len());
+            self.alarm = watch.alarm(watch.run.checker.races.list.len());
             self.panics = false;
         }
     }

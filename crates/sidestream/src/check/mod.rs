@@ -97,17 +97,23 @@ pub struct Checker {
     waits: Option<Box<Waits>>,
     /// By event: its last record.
     records: Vec<Option<Recorded>>,
-    unseen: Unseen,
     /// By chain: its last kernel that starts after all before it.
     kernels: Vec<u32>,
-    /// By buffer: its allocation and free by the caching allocator.
-    tenancies: Vec<Tenancy>,
-    races: Vec<Race>,
-    /// The index in `races` at which pairs of this key are counted.
+    races: Races,
+    error: Option<Refused>,
+}
+
+/// The races, and what their reports need.
+#[derive(Debug, Default)]
+struct Races {
+    list: Vec<Race>,
+    /// The index in `list` at which pairs of this key are counted.
     known: HashMap<Alike, usize>,
     /// The earlier accesses unordered with the current operation; the vector is reused.
     found: Vec<Unordered>,
-    error: Option<Refused>,
+    unseen: Unseen,
+    /// By buffer: its allocation and free by the caching allocator.
+    tenancies: Vec<Tenancy>,
 }
 
 /// The key of a race: pairs with equal keys are reported once. The last field is whether there is a doubt other than
@@ -163,12 +169,8 @@ impl Checker {
             spans: Spans::default(),
             waits: None,
             records: Vec::new(),
-            unseen: Unseen::default(),
             kernels: Vec::new(),
-            tenancies: Vec::new(),
-            races: Vec::new(),
-            known: HashMap::new(),
-            found: Vec::new(),
+            races: Races::default(),
             error: None,
         }
     }
@@ -273,12 +275,11 @@ impl Checker {
             spans,
             waits,
             records,
-            unseen,
             races,
             kernels,
-            found,
             ..
         } = self;
+        let found = &mut races.found;
         let runs = match order.push(op, steps) {
             Ok(runs) => runs,
             Err(misuse) => {
@@ -300,7 +301,9 @@ impl Checker {
             }
             let epoch = clocks.apply(step, order);
             if step.outside != Outside::Nothing {
-                unseen.step(step.outside, epoch, clocks, races);
+                races
+                    .unseen
+                    .step(step.outside, epoch, clocks, &mut races.list);
             }
             trails.extend(epoch, step.chain, op.id);
             if let Some(waits) = waits {
@@ -340,7 +343,7 @@ impl Checker {
         } else if let Kind::Elapsed { from, to } = op.kind {
             self.elapsed(op, from, to);
         } else if let Kind::Free { buffer } = op.kind {
-            self.tenancy(buffer).freed = Some((op.id, op.thread));
+            self.races.tenancy(buffer).freed = Some((op.id, op.thread));
         } else if let Kind::Alloc {
             buffer,
             stream,
@@ -349,7 +352,7 @@ impl Checker {
         {
             self.allocated(op, buffer, stream, saw_events_of);
         }
-        if !self.found.is_empty() {
+        if !self.races.found.is_empty() {
             self.report_found(op);
         }
         Ok(())
@@ -358,7 +361,7 @@ impl Checker {
     /// Returns the findings so far.
     pub fn report(&self) -> Report {
         // A race may have turned out to be ordered.
-        let races = self.races.iter().filter(|race| race.count > 0);
+        let races = self.races.list.iter().filter(|race| race.count > 0);
         let mut races: Vec<Race> = races.copied().collect();
         races.sort_by_key(|race| (race.second, race.first, race.buffer, race.kind));
         let mut lints = self.lints.list.clone();
@@ -402,8 +405,7 @@ impl Checker {
                 handed_on: None,
                 first: record.op,
                 second: op.id,
-                first_site: record.site,
-                second_site: op.site,
+                sites: (record.site, op.site),
                 spans: (record.span, self.spans.innermost(op.thread)),
                 chains: (stream, thread),
                 ordered_up_to: self.trails.reach(&self.clocks, stream, thread),
@@ -414,7 +416,7 @@ impl Checker {
                 },
                 count: 1,
             };
-            self.count(race);
+            self.races.count(race);
             return;
         }
     }
@@ -427,12 +429,25 @@ impl Checker {
         saw_events_of: Option<BufferId>,
     ) {
         if let Some(earlier) = saw_events_of {
-            self.tenancy(earlier).seen_by = Some(op.thread);
+            self.races.tenancy(earlier).seen_by = Some(op.thread);
         }
-        *self.tenancy(buffer) = Tenancy {
+        *self.races.tenancy(buffer) = Tenancy {
             home,
             ..Tenancy::default()
         };
+    }
+}
+
+impl Races {
+    fn count(&mut self, race: Race) {
+        let alike = Alike::of(race.kind, race.buffer, race.sites, race.doubt);
+        let fresh = self.list.len();
+        let at = *self.known.entry(alike).or_insert(fresh);
+        if at == fresh {
+            self.list.push(race);
+        } else {
+            self.list[at].count += 1;
+        }
     }
 
     fn tenancy(&mut self, buffer: BufferId) -> &mut Tenancy {
@@ -449,12 +464,12 @@ impl Checker {
 impl Checker {
     #[cold]
     fn report_found(&mut self, op: &Op) {
-        let mut found = std::mem::take(&mut self.found);
+        let mut found = std::mem::take(&mut self.races.found);
         Unordered::keep_one_a_pair(&mut found);
         for pair in found.drain(..) {
             self.count_pair(op, &pair, pair.kind());
         }
-        self.found = found;
+        self.races.found = found;
     }
 
     fn count_pair(&mut self, op: &Op, pair: &Unordered, kind: RaceKind) {
@@ -468,16 +483,16 @@ impl Checker {
         let doubt = hazard::doubt_of(first, in_stream, second, memory, || {
             self.is_after_return(second, first, op.thread)
         });
-        let is_unseen = doubt.is_none() && self.unseen.may_order(chains, &self.clocks);
+        let is_unseen = doubt.is_none() && self.races.unseen.may_order(chains, &self.clocks);
         let doubt = doubt.or(is_unseen.then_some(Doubt::Outside));
         let alike = Alike::of(kind, Some(second.buffer), (first.site, second.site), doubt);
-        let known = self.known.get(&alike).copied();
+        let known = self.races.known.get(&alike).copied();
         if is_unseen {
-            let at = known.unwrap_or(self.races.len());
-            self.unseen.note(at, (first.epoch, second.epoch));
+            let at = known.unwrap_or(self.races.list.len());
+            self.races.unseen.note(at, (first.epoch, second.epoch));
         }
         if let Some(at) = known {
-            self.races[at].count += 1;
+            self.races.list[at].count += 1;
             return;
         }
         let race = Race {
@@ -487,15 +502,14 @@ impl Checker {
             handed_on: self.handed_on(first, second, chains.0),
             first: first.op,
             second: second.op,
-            first_site: first.site,
-            second_site: second.site,
+            sites: (first.site, second.site),
             spans: (first.span.span(), second.span.span()),
             chains,
             ordered_up_to: self.trails.reach(&self.clocks, chains.0, chains.1),
             fix: self.fix(op, first, second, chains),
             count: 1,
         };
-        self.count(race);
+        self.races.count(race);
     }
 
     /// Whether `access`, called by `thread`, comes after the return of the call of `earlier`: the same thread
@@ -513,7 +527,7 @@ impl Checker {
         if first.buffer == second.buffer {
             return None;
         }
-        let tenancy = self.tenancies.get(first.buffer.0 as usize);
+        let tenancy = self.races.tenancies.get(first.buffer.0 as usize);
         let tenancy = tenancy.copied().unwrap_or_default();
         let freed = tenancy
             .freed
@@ -530,18 +544,6 @@ impl Checker {
             freed,
             not_noted,
         })
-    }
-
-    fn count(&mut self, race: Race) {
-        let sites = (race.first_site, race.second_site);
-        let alike = Alike::of(race.kind, race.buffer, sites, race.doubt);
-        let fresh = self.races.len();
-        let at = *self.known.entry(alike).or_insert(fresh);
-        if at == fresh {
-            self.races.push(race);
-        } else {
-            self.races[at].count += 1;
-        }
     }
 
     /// Returns the call that orders a pair: a wait right before the second operation, or a `record_stream`
@@ -602,7 +604,7 @@ impl Checker {
     /// R53: if the allocator saw the events of the free complete, and the second operation comes from the
     /// thread that queried them, an event recorded in this stream would have ordered the two.
     fn record_stream(&self, op: &Op, first: &Use, second: &Use, stream: StreamId) -> Option<Fix> {
-        let tenancy = self.tenancies.get(first.buffer.0 as usize)?;
+        let tenancy = self.races.tenancies.get(first.buffer.0 as usize)?;
         let (free, thread) = tenancy.freed?;
         let told = first.buffer != second.buffer
             && first.op < free

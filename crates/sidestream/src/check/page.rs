@@ -244,8 +244,8 @@ impl Page<'_> {
 
     fn sides(&self, race: &Race) -> [RaceSide<'_>; 2] {
         [
-            (race.first, race.chains.0, race.first_site, race.spans.0),
-            (race.second, race.chains.1, race.second_site, race.spans.1),
+            (race.first, race.chains.0, race.sites.0, race.spans.0),
+            (race.second, race.chains.1, race.sites.1, race.spans.1),
         ]
         .map(|(op, chain, site, span)| RaceSide {
             op,

@@ -66,10 +66,8 @@ pub struct Race {
     pub first: OpId,
     /// The operation called later.
     pub second: OpId,
-    /// The call site of the first operation.
-    pub first_site: SiteId,
-    /// The call site of the second operation.
-    pub second_site: SiteId,
+    /// The call sites of the two.
+    pub sites: (SiteId, SiteId),
     /// The innermost named spans in which the two were called.
     pub spans: (Option<SpanId>, Option<SpanId>),
     /// The streams or threads on which the two ran.

@@ -195,7 +195,7 @@ impl Run {
     }
 
     fn found_bytes(&self) -> u64 {
-        let races = self.checker.races.len() as u64 * RACE_BYTES;
+        let races = self.checker.races.list.len() as u64 * RACE_BYTES;
         races + self.checker.lints.list.len() as u64 * LINT_BYTES
     }
 }
