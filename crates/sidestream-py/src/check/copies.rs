@@ -4,9 +4,9 @@ use pyo3::prelude::*;
 use sidestream::op::Memory;
 
 use super::Recorder;
-use super::core::Site;
 use super::idle::How;
 use super::plan::{Plan, Touched};
+use super::spine::Site;
 use super::touch::Touch;
 
 impl Recorder {

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use sidestream::op::Memory;
 
 use super::Recorder;
-use super::core::RawStream;
+use super::spine::RawStream;
 use super::touch::Touch;
 
 /// Addresses and sizes.

@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::Recorder;
-use super::core::{Core, RawStream, Site};
 use super::idle::{self, How};
 use super::plan::Touched;
 use super::remarks;
+use super::spine::{Core, RawStream, Site};
 use super::threads::Threads;
 
 impl Recorder {

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use sidestream::op::{Memory, StreamId};
 
 use super::Recorder;
-use super::core::{Core, Site};
 use super::plan::{Plan, Touched};
+use super::spine::{Core, Site};
 use super::touch::Touch;
 use crate::frames;
 
@@ -624,7 +624,7 @@ impl Recorder {
     pub(super) fn watch_copy(
         &self,
         core: &mut Core,
-        stream: super::core::RawStream,
+        stream: super::spine::RawStream,
         memory: Memory,
         touch: &Touch,
         upload: bool,

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use sidestream::op::{BufferId, OpId, StreamId};
 
 use super::Names;
-use super::core::{Core, RawStream, Site};
 use super::report::shown_site;
+use super::spine::{Core, RawStream, Site};
 
 /// The number of times that the host must block at a place before it gets a remark.
 const OFTEN: u32 = 3;

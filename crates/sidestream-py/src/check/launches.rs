@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::Recorder;
-use super::core::{COLLECTIVES, RawStream};
 use super::plan::Touched;
+use super::spine::{COLLECTIVES, RawStream};
 use super::touch::Touch;
 use super::{stores, ttir};
 

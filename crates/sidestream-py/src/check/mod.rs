@@ -1,14 +1,15 @@
 //! `sidestream.check`: a dispatch mode observes what PyTorch does, and passes it to the checker.
 //!
 //! [`Recorder`] is the mode. PyTorch calls it for every operator, and its callbacks for streams, events and memory
-//! call it as well. This file reads their arguments; `core` translates them.
+//! call it as well. This file reads their arguments; `spine` translates them.
 //!
 //! No lock is taken while Python code runs: Python may free a tensor at any time, and PyTorch then calls back here.
 
 mod copies;
-mod core;
 #[cfg(feature = "drive")]
 mod drive;
+mod events;
+mod graphs;
 mod hooks;
 mod host;
 mod idle;
@@ -18,6 +19,7 @@ mod plan;
 mod reduce;
 mod remarks;
 mod report;
+mod spine;
 mod stack;
 mod stores;
 mod tensor;
@@ -35,11 +37,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use core::{Core, RawStream, Site};
 use idle::How;
 use memory::Whose;
 use plan::{Class, Plan, Touched};
 use report::Details;
+use spine::{Core, RawStream, Site};
 use stack::Stacks;
 use tensor::Asked;
 use touch::Touch;

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use sidestream::op::StreamId;
 
 use super::Names;
-use super::core::{COLLECTIVES, Core, RawStream, Site};
 use super::idle::Idle;
 use super::report::{shown_site, stream_name};
+use super::spine::{COLLECTIVES, Core, RawStream, Site};
 
 /// The number of clock-reading pairs that are kept.
 const MOST_TIMED: usize = 256;

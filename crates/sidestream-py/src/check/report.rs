@@ -9,7 +9,7 @@ use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
 use super::host::END_OF_SOURCE;
-use super::core::{COLLECTIVES, Core, RawStream, Site};
+use super::spine::{COLLECTIVES, Core, RawStream, Site};
 use super::threads::{Deed, Unheard};
 use super::touch::{Real, Touch};
 use super::{Names, Recorder};

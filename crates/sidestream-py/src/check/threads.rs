@@ -1,6 +1,6 @@
 //! Host threads: finds conflicting calls by two threads without an observed order.
 //!
-//! The checker behind [`Core`](super::core::Core) treats all host threads as one, in the order in which their calls
+//! The checker behind [`Core`](super::spine::Core) treats all host threads as one, in the order in which their calls
 //! were observed, so that what it reports is a race for any timing of the threads. This module considers only the
 //! calls, as accesses by the threads that make them: two that touch a common byte, at least one of them writing, and
 //! that are ordered only because one happened to come first. Threads are ordered by what they hand over to each

@@ -5,8 +5,8 @@ use std::thread::ThreadId;
 use sidestream::log::Record;
 use sidestream::op::{Access, BufferId, GraphId, Kind, Memory, Mode, StreamId};
 
-use super::{Core, RawStream, Site};
-use crate::check::touch::{Touch, coalesce};
+use super::spine::{Core, RawStream, Site};
+use super::touch::{Touch, coalesce};
 
 /// A capture in progress.
 pub(super) struct Capture {

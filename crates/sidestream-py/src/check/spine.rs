@@ -4,9 +4,6 @@
 //! For the checker, all host threads are one, so any observed order between them is taken as guaranteed, and no race
 //! is reported that a lock prevents. What only the timing of two threads orders is found separately, in `threads`.
 
-mod graphs;
-mod waits;
-
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use sidestream::check::{Findings, OnRace, live};
@@ -16,7 +13,7 @@ use sidestream::op::{
     StreamKind, ThreadId,
 };
 
-use graphs::{Capture, Graph};
+use super::graphs::{Capture, Graph};
 
 use super::host::Watch;
 use super::memory::{HostMemory, Space};
@@ -72,9 +69,9 @@ struct Note {
 
 /// The translation, with the checker that it feeds.
 pub struct Core {
-    sink: Told,
+    pub(super) sink: Told,
     pub findings: Findings,
-    op: Op,
+    pub(super) op: Op,
     next: u32,
     pub operations: u64,
     pub streams: HashMap<RawStream, StreamId>,
@@ -84,8 +81,8 @@ pub struct Core {
     /// The places at which a stream's name was already looked up.
     asked_names: HashSet<(StreamId, u32)>,
     blocking: Vec<u64>,
-    events: HashMap<u64, (EventId, u32)>,
-    event_count: u32,
+    pub(super) events: HashMap<u64, (EventId, u32)>,
+    pub(super) event_count: u32,
     pub space: Space,
     pub host: HostMemory,
     pub watch: Watch,
@@ -98,19 +95,19 @@ pub struct Core {
     spanned: HashSet<BufferId>,
     /// Buffers for which the reported range includes bytes that an operator may touch, but not certainly.
     unsure: HashSet<BufferId>,
-    graphs: HashMap<u64, Graph>,
-    graph_count: u32,
+    pub(super) graphs: HashMap<u64, Graph>,
+    pub(super) graph_count: u32,
     /// cuBLAS has one workspace per stream. A captured matrix product keeps the workspace of the stream on which it
     /// was captured, wherever its graph runs.
     pub workspaces: HashMap<StreamId, BufferId>,
-    captures: Vec<Capture>,
+    pub(super) captures: Vec<Capture>,
     seen: usize,
     told: usize,
     remarks: usize,
     /// The places of remarks, by the operation that caused them.
     pub remarked: HashMap<OpId, Site>,
     /// The stream and the operation that recorded each event last.
-    recorded: HashMap<EventId, (StreamId, OpId)>,
+    pub(super) recorded: HashMap<EventId, (StreamId, OpId)>,
     /// Observations for remarks, which are not races.
     pub noticed: Noticed,
 }
@@ -246,14 +243,14 @@ impl Core {
     // -------------------------------------------------------------- reports to the checker
 
     /// Reports an operation without accesses. The last operation's accesses are kept for the report.
-    fn tell(&mut self, kind: Kind, site: Site) {
+    pub(super) fn tell(&mut self, kind: Kind, site: Site) {
         let accesses = std::mem::take(&mut self.op.accesses);
         self.push(kind, site);
         self.op.accesses = accesses;
     }
 
     /// Reports the operation with the accesses in `self.op`.
-    fn push(&mut self, kind: Kind, site: Site) {
+    pub(super) fn push(&mut self, kind: Kind, site: Site) {
         if self.next >= u32::MAX - 1 {
             self.sink.full();
             return;
@@ -307,7 +304,7 @@ impl Core {
 
     /// Puts what an operator touches on devices into `self.op`. Memory that is used for the first time gets its
     /// tenancy here.
-    fn put(&mut self, touches: &[Touch], site: Site) {
+    pub(super) fn put(&mut self, touches: &[Touch], site: Site) {
         let mut firsts = std::mem::take(&mut self.space.firsts);
         let mut accesses = std::mem::take(&mut self.op.accesses);
         accesses.clear();
@@ -596,7 +593,7 @@ impl Core {
     // -------------------------------------------------------------- what is found
 
     /// Whether the last operation raced in a way that was not yet known.
-    fn found(&mut self) -> bool {
+    pub(super) fn found(&mut self) -> bool {
         std::mem::replace(&mut self.seen, self.told) < self.told
     }
 

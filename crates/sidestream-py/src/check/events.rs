@@ -3,8 +3,8 @@
 use sidestream::log::Record;
 use sidestream::op::{DeviceId, EventId, Kind, OpId};
 
-use super::{Core, RawStream, Site};
-use crate::check::idle::{How, told};
+use super::idle::{How, told};
+use super::spine::{Core, RawStream, Site};
 
 impl Core {
     fn event(&mut self, raw: u64, device: u32) -> EventId {
