@@ -1,11 +1,14 @@
 //! Copies, and the host memory that they use.
 
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use sidestream::op::Memory;
 
 use super::Recorder;
+use super::events::Done;
 use super::idle::How;
-use super::plan::{Plan, Touched};
+use super::plan::{self, Class, Plan, Touched};
 use super::spine::Site;
 use super::touch::Touch;
 
@@ -30,13 +33,12 @@ impl Recorder {
 
     /// Whether copies use the host memory, and it still belongs to the same storage.
     fn is_tracked(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> bool {
-        let known = {
-            let core = self.core.lock();
-            if core.host.is_empty() {
-                return false;
-            }
-            core.host.piece(touch.ptr).map(|(_, piece)| piece.storage.0)
-        };
+        let known = self
+            .core
+            .lock()
+            .host
+            .piece(touch.ptr)
+            .map(|(_, piece)| piece.storage.0);
         let Some(known) = known else {
             return false;
         };
@@ -52,7 +54,9 @@ impl Recorder {
         &self,
         tensor: &Bound<'py, PyAny>,
     ) -> Option<(Bound<'py, PyAny>, (u64, u64, u64))> {
-        let storage = tensor.call_method0(&self.words.untyped_storage).ok()?;
+        let storage = tensor
+            .call_method0(intern!(tensor.py(), "untyped_storage"))
+            .ok()?;
         let start: u64 = storage.call_method0("data_ptr").ok()?.extract().ok()?;
         let bytes: u64 = storage.call_method0("nbytes").ok()?.extract().ok()?;
         let who: u64 = storage.getattr("_cdata").ok()?.extract().ok()?;
@@ -62,7 +66,7 @@ impl Recorder {
     pub(super) fn forget(&self, py: Python<'_>, start: u64, end: u64) {
         let gone = {
             let mut core = self.core.lock();
-            core.host_gone(start, end);
+            core.host.watch.gone(start, end);
             core.host.forget(start, end)
         };
         self.give_back(py, &gone);
@@ -93,7 +97,7 @@ impl Recorder {
         if self.core.lock().host.is_full() {
             return None;
         }
-        let memory = if self.asked.is_pinned(tensor) {
+        let memory = if self.torch.asked.is_pinned(tensor) {
             Memory::Pinned
         } else {
             Memory::Pageable
@@ -113,10 +117,11 @@ impl Recorder {
     fn forget_the_dead(&self, py: Python<'_>) {
         let all = {
             let core = self.core.lock();
-            if core.host.len() % 1024 != 1023 {
+            let all = core.host.storages();
+            if all.len() % 1024 != 1023 {
                 return;
             }
-            core.host.storages()
+            all.collect::<Vec<_>>()
         };
         let class = py
             .import("torch")
@@ -130,8 +135,37 @@ impl Recorder {
         }
     }
 
+    /// Reports an operator that copies one tensor or several.
+    pub(super) fn copies<'py>(
+        &self,
+        plan: &Plan,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        result: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let py = args.py();
+        let is_to = plan.class == Class::ToCopy;
+        let at = if is_to { usize::MAX } else { 2 };
+        let free = plan::value(at, intern!(py, "non_blocking"), args, kwargs)
+            .is_some_and(|value| value.is_truthy().unwrap_or(false));
+        let first = args.get_item(0)?;
+        if is_to {
+            return self.copy(plan, result, &first, free);
+        }
+        let Some(source) = plan::value(1, intern!(py, "src"), args, kwargs) else {
+            return Ok(());
+        };
+        if plan.class == Class::Copy {
+            return self.copy(plan, &first, &source, free);
+        }
+        for (target, source) in first.try_iter()?.zip(source.try_iter()?) {
+            self.copy(plan, &target?, &source?, free)?;
+        }
+        Ok(())
+    }
+
     /// Reports a copy in any direction.
-    pub(super) fn copy<'py>(
+    fn copy<'py>(
         &self,
         plan: &Plan,
         target: &Bound<'py, PyAny>,
@@ -140,8 +174,8 @@ impl Recorder {
     ) -> PyResult<()> {
         let py = target.py();
         let (read, written) = (
-            self.asked.touch(source, false),
-            self.asked.touch(target, true),
+            self.torch.asked.touch(source, false),
+            self.torch.asked.touch(target, true),
         );
         let (Some(read), Some(written)) = (read, written) else {
             return Ok(());
@@ -156,11 +190,11 @@ impl Recorder {
         let Ok([read, written]) = <[Touch; 2]>::try_from(all.touches) else {
             // The bytes that the copy touches are unknown, but the host waits for the copy.
             if !free && low < 0 {
-                let stream = self.stream(py, device as u32);
+                let stream = self.torch.stream(py, device as u32);
                 let site = self.site(py, plan.name);
                 self.compare(py, super::host::ALL, || site)?;
                 let how = How::of_copy(from >= 0);
-                self.core.lock().stream_done(site, stream, Some(how));
+                self.core.lock().done(site, Done::Stream(stream), Some(how));
             }
             return Ok(());
         };
@@ -176,18 +210,24 @@ impl Recorder {
                 return Ok(());
             }
             (true, true) => {
-                let (source, target) = (self.stream(py, from as u32), self.stream(py, to as u32));
+                let (source, target) = (
+                    self.torch.stream(py, from as u32),
+                    self.torch.stream(py, to as u32),
+                );
                 let mut core = self.core.lock();
                 if from == to {
-                    core.operator(site, target, &touches)
+                    core.operator(site, target, &touches, false)
                 } else {
                     core.copy_across(site, (source, target), &touches)
                 }
             }
             (on_device, _) => {
                 let host = usize::from(on_device);
-                let stream = self.stream(py, from.max(to) as u32);
-                let direct = self.asked.is_direct((target, source), &touches[host], free);
+                let stream = self.torch.stream(py, from.max(to) as u32);
+                let direct = self
+                    .torch
+                    .asked
+                    .is_direct((target, source), &touches[host], free);
                 let asynchronous = free && direct;
                 let memory = if asynchronous {
                     self.track(&touches[host], &tensors[host])
@@ -197,7 +237,8 @@ impl Recorder {
                     None
                 };
                 if on_device {
-                    self.core.lock().device_writes(&touches[host]);
+                    let host = &touches[host];
+                    self.core.lock().host.watch.drop_kept(host.ptr, host.end);
                 }
                 let waits = !asynchronous && (on_device || !free);
                 if waits {
@@ -222,11 +263,16 @@ impl Recorder {
                 let [read, written] = &mut touches;
                 found |= core.copy(site, stream, kind, (read, written), known);
                 if let (true, Some(memory), Some((buffer, _))) = (asynchronous, memory, known) {
-                    core.host_copied(buffer, stream, on_device);
-                    self.watch_copy(&mut core, stream, memory, &touches[host], !on_device);
+                    let id = core.stream(stream);
+                    let at = (id, core.findings.steps(id));
+                    core.noticed.idle.copied(buffer, at, on_device);
+                    // SAFETY: the tensor is alive, so its storage is, and `keep_storage` ensures that its end is
+                    // reported.
+                    unsafe { core.watch_copy(stream, memory, &touches[host]) };
                 }
                 if waits {
-                    core.stream_done(site, stream, Some(How::of_copy(on_device)));
+                    let how = Some(How::of_copy(on_device));
+                    core.done(site, Done::Stream(stream), how);
                 }
                 found
             }

@@ -7,7 +7,9 @@ use pyo3::prelude::*;
 use sidestream::op::Memory;
 
 use super::Recorder;
-use super::spine::RawStream;
+use super::events::Done;
+use super::idle::How;
+use super::streams::RawStream;
 use super::touch::Touch;
 
 /// Addresses and sizes.
@@ -39,13 +41,7 @@ impl Recorder {
             .collect();
         let raw = RawStream::of(device, stream);
         let site = self.named(py, name);
-        let mut core = self.core.lock();
-        let found = if product {
-            core.product(site, raw, &all)
-        } else {
-            core.operator(site, raw, &all)
-        };
-        drop(core);
+        let found = self.core.lock().operator(site, raw, &all, product);
         self.look(py, found, &[], &[])
     }
 
@@ -70,9 +66,8 @@ impl Recorder {
     /// `torch.cuda.synchronize(device)`.
     #[pyo3(signature = (device=0))]
     fn device_synchronize(&self, py: Python<'_>, device: u32) {
-        self.told_that_waits(py, "torch.cuda.synchronize", |core, site| {
-            core.device_done(site, device);
-        });
+        let how = Some(How::Stream);
+        self.done(py, "torch.cuda.synchronize", Done::Device(device), how);
     }
 
     /// Host memory that copies use.
@@ -84,7 +79,7 @@ impl Recorder {
         };
         let end = ptr.saturating_add(bytes);
         let mut core = self.core.lock();
-        core.host_gone(ptr, end);
+        core.host.watch.gone(ptr, end);
         core.host.forget(ptr, end);
         core.host_buffer(ptr, end, memory, (0, 0));
     }
@@ -113,7 +108,11 @@ impl Recorder {
         if upload {
             self.compare(py, (on_host.ptr, on_host.end), || site)?;
         } else {
-            self.core.lock().device_writes(&on_host);
+            self.core
+                .lock()
+                .host
+                .watch
+                .drop_kept(on_host.ptr, on_host.end);
         }
         let mut core = self.core.lock();
         let kind = core
@@ -128,7 +127,8 @@ impl Recorder {
         };
         let found = core.copy(site, raw, kinds, touches, known);
         if known.is_some() {
-            self.watch_copy(&mut core, raw, kind, &on_host, upload);
+            // SAFETY: the test keeps the memory.
+            unsafe { core.watch_copy(raw, kind, &on_host) };
         }
         drop(core);
         self.look(py, found, &[], &[])
@@ -179,12 +179,12 @@ impl Recorder {
 
     /// Where the CPU plays the role of the device: the work that follows runs on this stream.
     fn pretend_stream(&self, stream: u64) {
-        self.pretended.store(stream, Ordering::Relaxed);
+        self.torch.pretended.store(stream, Ordering::Relaxed);
     }
 
     /// Where the CPU plays the role of the device: these bytes count as pinned host memory.
     fn pretend_pinned(&self, ptr: u64, bytes: u64) {
-        let mut all = self.asked.pretended_pinned.lock();
+        let mut all = self.torch.asked.pretended_pinned.lock();
         all.push((ptr, ptr.saturating_add(bytes)));
     }
 

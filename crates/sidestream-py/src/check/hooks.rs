@@ -6,10 +6,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::Recorder;
+use super::events::Done;
 use super::idle::{self, How};
 use super::plan::Touched;
 use super::remarks;
-use super::spine::{Core, RawStream, Site};
+use super::spine::{Core, Site};
+use super::streams::RawStream;
 use super::threads::Threads;
 
 impl Recorder {
@@ -18,7 +20,7 @@ impl Recorder {
     pub(super) fn failed_in(&self, py: Python<'_>, name: u32, error: PyErr) -> PyErr {
         let text = error.value(py).to_string();
         if remarks::is_late(&text) {
-            let (site, device) = (self.site(py, name), self.device(py));
+            let (site, device) = (self.site(py, name), self.torch.device(py));
             self.core.lock().failed(site, device, text, false);
         }
         error
@@ -27,10 +29,8 @@ impl Recorder {
     /// Queries which freed memory cannot be reused yet.
     #[cold]
     pub(super) fn look_at_freed(&self, py: Python<'_>) {
-        self.is_much_freed.store(false, Ordering::Relaxed);
-        let ask = self.pending.lock().as_ref().map(|ask| ask.clone_ref(py));
-        let pending = ask.and_then(|ask| ask.call0(py).ok()?.extract::<Vec<(u64, u64)>>(py).ok());
-        if let Some(pending) = pending {
+        self.torch.freed.is_much.store(false, Ordering::Relaxed);
+        if let Some(pending) = self.torch.pending(py) {
             self.core.lock().noticed.held.looked(&pending);
         }
     }
@@ -47,21 +47,18 @@ impl Recorder {
         }
     }
 
-    /// Like `told`, for a call that blocks the host, or that shows that work is complete.
-    pub(super) fn told_that_waits(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        tell: impl FnOnce(&mut Core, Site),
-    ) {
+    /// Reports a call that blocks the host, or one that shows that work is complete: then there is no `how`.
+    pub(super) fn done(&self, py: Python<'_>, name: &str, what: Done, how: Option<How>) {
         if !self.is_on() {
             return;
         }
         // PyTorch accepts no exception here: the next operator raises what was found.
         if let Err(race) = self.compare(py, super::host::ALL, || self.named(py, name)) {
-            *self.raised_late.lock() = Some(race);
+            *self.raises.late.lock() = Some(race);
         }
-        self.told(py, name, tell);
+        self.told(py, name, |core, site| {
+            core.done(site, what, how.map(How::told));
+        });
     }
 
     /// Like `told`, for a call that names a stream, whose name is looked up if it is unknown.
@@ -75,27 +72,16 @@ impl Recorder {
         let mut lacks_name = false;
         self.told(py, name, |core, site| {
             tell(core, site);
-            lacks_name = core.lacks_name(site, stream);
+            let stream = core.stream(stream);
+            lacks_name = core.streams.lacks_name(stream, site.stack);
         });
-        if lacks_name {
-            self.ask_name(py, stream);
-        }
-    }
-
-    /// Looks up the program's name for a stream, at a place that uses the name.
-    #[cold]
-    fn ask_name(&self, py: Python<'_>, stream: RawStream) {
-        let no_stream: Option<(u32, u64)> = None;
-        let called = self.called.bind(py);
-        let names = called.call1((Some((stream.device, stream.raw)), no_stream));
-        let names = names.and_then(|names| names.extract::<(Option<String>, Option<String>)>());
-        if let Ok((name, _)) = names {
+        if lacks_name && let Some((name, _)) = self.torch.called(py, [Some(stream), None]) {
             self.core.lock().learn_name(stream, name);
         }
     }
 
     /// Reports what this thread does to `threads`, if there are several threads.
-    fn of_threads(&self, py: Python<'_>, tell: impl FnOnce(&mut Threads, u32)) {
+    pub(super) fn of_threads(&self, py: Python<'_>, tell: impl FnOnce(&mut Threads, u32)) {
         if self.core.lock().threads.is_some() {
             let thread = self.thread(py, false);
             if let Some(threads) = &mut self.core.lock().threads {
@@ -109,13 +95,13 @@ impl Recorder {
         if self.has_heard()
             && let Err(race) = self.tell_heard(py, &[])
         {
-            *self.raised_late.lock() = Some(race);
+            *self.raises.late.lock() = Some(race);
         }
     }
 
     /// The stream of the current device with this handle.
     fn raw(&self, py: Python<'_>, raw: u64) -> RawStream {
-        let device = self.device(py);
+        let device = self.torch.device(py);
         RawStream::of(device, raw)
     }
 }
@@ -124,7 +110,7 @@ impl Recorder {
 impl Recorder {
     fn on_event_creation(&self, py: Python<'_>, event: u64) {
         if self.is_on() {
-            let device = self.device(py);
+            let device = self.torch.device(py);
             self.core.lock().event_created(event, device);
         }
     }
@@ -144,7 +130,7 @@ impl Recorder {
 
     fn on_event_wait(&self, py: Python<'_>, event: u64, stream: u64) {
         let stream = self.raw(py, stream);
-        let in_backward = self.backwards.load(Ordering::Relaxed) > 0;
+        let in_backward = self.backward.is_running();
         self.told_of(py, "Stream.wait_event", stream, |core, mut site| {
             site.waits_by_itself |= in_backward;
             core.event_wait(site, event, stream);
@@ -153,7 +139,7 @@ impl Recorder {
 
     fn on_memory_allocation(&self, py: Python<'_>, ptr: u64) {
         if self.is_on() {
-            let stream = self.stream(py, self.device(py));
+            let stream = self.torch.stream(py, self.torch.device(py));
             self.core.lock().allocated(ptr, stream);
         }
     }
@@ -163,7 +149,7 @@ impl Recorder {
             let mut core = self.core.lock();
             core.freed(ptr, Site::default());
             if core.noticed.held.is_due() {
-                self.is_much_freed.store(true, Ordering::Relaxed);
+                self.torch.freed.is_much.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -172,30 +158,25 @@ impl Recorder {
     fn on_stream_creation(&self, _stream: u64) {}
 
     fn on_device_synchronization(&self, py: Python<'_>) {
-        let device = self.device(py);
-        self.told_that_waits(py, "torch.cuda.synchronize", |core, site| {
-            core.device_done(site, device);
-        });
+        let device = self.torch.device(py);
+        let how = Some(How::Stream);
+        self.done(py, "torch.cuda.synchronize", Done::Device(device), how);
     }
 
     fn on_stream_synchronization(&self, py: Python<'_>, stream: u64) {
         let stream = self.raw(py, stream);
-        self.told_that_waits(py, "Stream.synchronize", |core, site| {
-            core.stream_done(site, stream, Some(idle::told(How::Stream)));
-        });
+        let how = Some(How::Stream);
+        self.done(py, "Stream.synchronize", Done::Stream(stream), how);
     }
 
     fn on_event_synchronization(&self, py: Python<'_>, event: u64) {
-        self.told_that_waits(py, "Event.synchronize", |core, site| {
-            core.event_done(site, event, true);
-        });
+        let how = Some(How::Event);
+        self.done(py, "Event.synchronize", Done::Event(event), how);
     }
 
     /// `event.query()` returned true.
     fn event_complete(&self, py: Python<'_>, event: u64) {
-        self.told_that_waits(py, "Event.query", |core, site| {
-            core.event_done(site, event, false);
-        });
+        self.done(py, "Event.query", Done::Event(event), None);
     }
 
     /// The program computes the time between two events.
@@ -211,17 +192,17 @@ impl Recorder {
         idle::inside(true);
         let py = tensor.py();
         let mut touched = Touched::default();
-        touched.add(&self.asked, tensor.clone(), false, false);
+        touched.add(&self.torch.asked, tensor.clone(), false, false);
         let Some(device) = touched.device().filter(|_| self.is_on()) else {
             return Ok(());
         };
         self.leave_foreign(&mut touched);
-        let stream = self.stream(py, device);
+        let stream = self.torch.stream(py, device);
         let site = self.named(py, "print");
         self.compare(py, super::host::ALL, || site)?;
         let mut core = self.core.lock();
-        let found = core.operator(site, stream, &touched.touches);
-        core.stream_done(site, stream, Some(How::Read));
+        let found = core.operator(site, stream, &touched.touches, false);
+        core.done(site, Done::Stream(stream), Some(How::Read));
         drop(core);
         self.look(py, found, &touched.touches, &touched.tensors)
     }
@@ -234,9 +215,7 @@ impl Recorder {
     /// `stream.query()` returned true.
     fn stream_complete(&self, py: Python<'_>, device: u32, stream: u64) {
         let stream = RawStream::of(device, stream);
-        self.told_that_waits(py, "Stream.query", |core, site| {
-            core.stream_done(site, stream, None);
-        });
+        self.done(py, "Stream.query", Done::Stream(stream), None);
     }
 
     /// `event.record(stream)` of this package, which PyTorch does not see; the next two likewise.
@@ -259,9 +238,8 @@ impl Recorder {
     #[pyo3(signature = (stream, device=0))]
     fn stream_synchronize(&self, py: Python<'_>, stream: u64, device: u32) {
         let stream = RawStream::of(device, stream);
-        self.told_that_waits(py, "Stream.synchronize", |core, site| {
-            core.stream_done(site, stream, Some(How::Stream));
-        });
+        let how = Some(How::Stream);
+        self.done(py, "Stream.synchronize", Done::Stream(stream), how);
     }
 
     /// The program makes a stream. Returns what to pass to `stream_let_go`.
@@ -283,14 +261,14 @@ impl Recorder {
     /// A wait raised an error.
     fn wait_failed(&self, py: Python<'_>, name: &str, text: String) {
         if remarks::is_late(&text) {
-            let device = self.device(py);
+            let device = self.torch.device(py);
             self.told(py, name, |core, site| core.failed(site, device, text, true));
         }
     }
 
     /// Sets the callback that returns the freed memory that cannot be reused yet.
     fn watch_freed(&self, pending: Py<PyAny>) {
-        *self.pending.lock() = Some(pending);
+        *self.torch.freed.pending.lock() = Some(pending);
     }
 
     /// The program has ended: no more calls follow, and all of them were reported.
@@ -300,7 +278,7 @@ impl Recorder {
 
     /// A stream that PyTorch did not make is blocking: the default stream waits for it.
     fn stream_is_blocking(&self, stream: u64) {
-        self.core.lock().note_blocking(stream);
+        self.core.lock().streams.note_blocking(stream);
     }
 
     /// Memory that was allocated before the check.
@@ -320,11 +298,8 @@ impl Recorder {
         if !self.is_on() {
             return Ok(());
         }
-        let Some(touch) = self
-            .asked
-            .touch(tensor, write)
-            .filter(|touch| touch.device < 0)
-        else {
+        let touch = self.torch.asked.touch(tensor, write);
+        let Some(touch) = touch.filter(|touch| touch.device < 0) else {
             return Ok(());
         };
         let name = self.names.lock().operator(name.to_owned());
@@ -336,7 +311,7 @@ impl Recorder {
         if !self.has_heard() {
             return Ok(());
         }
-        let touch = self.asked.touch(tensor, write);
+        let touch = self.torch.asked.touch(tensor, write);
         self.tell_heard(tensor.py(), touch.as_slice())
     }
 
@@ -354,31 +329,12 @@ impl Recorder {
     }
 
     fn replay(&self, py: Python<'_>, key: u64) -> PyResult<()> {
-        let stream = self.stream(py, self.device(py));
+        let stream = self.torch.stream(py, self.torch.device(py));
         let mut found = false;
         self.told(py, "CUDAGraph.replay", |core, site| {
             found = core.replay(site, key, stream);
         });
         self.look(py, found, &[], &[])
-    }
-
-    /// Backward runs from here until `leave_backward`; its threads have no Python frames. Returns what to pass to
-    /// `leave_backward`.
-    fn enter_backward(&self, py: Python<'_>) -> u64 {
-        self.backwards.fetch_add(1, Ordering::Relaxed);
-        let stack = match self.stacks.try_lock().as_deref_mut() {
-            Some(Some(stacks)) => stacks.now(py),
-            _ => None,
-        };
-        let above = stack.map_or(0, |called| u64::from(called.stack) + 1);
-        self.of_threads(py, Threads::enter_backward);
-        self.backward.swap(above, Ordering::Relaxed)
-    }
-
-    fn leave_backward(&self, py: Python<'_>, before: u64) {
-        self.of_threads(py, Threads::leave_backward);
-        self.backwards.fetch_sub(1, Ordering::Relaxed);
-        self.backward.store(before, Ordering::Relaxed);
     }
 
     /// A thread starts another one: from here on, the calling thread of each operation matters.
@@ -423,8 +379,7 @@ impl Recorder {
         self.told(py, name, |core, site| {
             // Without stacks there are no lines to name.
             if site.stack != 0 {
-                core.noticed.idle.time_taken(site.thread);
-                core.clock_read(site);
+                core.noticed.clock_read(site, &core.findings);
             }
         });
     }
@@ -438,30 +393,7 @@ impl Recorder {
 
     /// Whether more than one stream was observed.
     fn has_streams(&self) -> bool {
-        self.core.lock().streams.len() > 1
-    }
-
-    /// The engine passes these gradients to a node, before the node runs.
-    fn gradients(&self, py: Python<'_>, given: &Bound<'_, PyAny>) {
-        if self.is_on() {
-            let stream = self.stream(py, self.device(py));
-            self.passed(given, self.site(py, 0), stream);
-        }
-    }
-
-    /// The engine returned these gradients to its caller. It is unknown on which streams it recorded them.
-    fn gradients_of_edges(&self, py: Python<'_>, given: &Bound<'_, PyAny>) {
-        if self.is_on() {
-            let streams: Vec<RawStream> = {
-                let core = self.core.lock();
-                let all = core.stream_names.iter();
-                all.map(|(stream, _)| *stream).collect()
-            };
-            let site = self.site(py, 0);
-            for stream in streams {
-                self.passed(given, site, stream);
-            }
-        }
+        self.core.lock().streams.all.len() > 1
     }
 
     /// The frames of a stack, the innermost first: the code object, and the offset in it.

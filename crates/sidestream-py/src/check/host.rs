@@ -6,16 +6,20 @@
 //! and for the ends of others, the bytes of an upload are saved, and compared when the host is about to be ordered
 //! after it: this shows a store, but not which line made it. Loads there are not seen.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use host_guard::hits;
+use parking_lot::Mutex;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use serde_json::{Value, json};
+use sidestream::check::Findings;
 use sidestream::op::{Memory, StreamId};
 
 use super::Recorder;
 use super::plan::{Plan, Touched};
 use super::spine::{Core, Site};
+use super::streams::RawStream;
 use super::touch::Touch;
 use crate::frames;
 
@@ -146,8 +150,10 @@ impl Watch {
         all.any(|copy| copy.start < end && start < copy.end)
     }
 
-    /// Drops what was saved of these bytes, since they changed for another reason.
-    fn drop_kept(&mut self, start: usize, end: usize) {
+    /// The device writes these bytes, in the order of its stream: what was saved of them says nothing about the host
+    /// any more.
+    pub fn drop_kept(&mut self, start: u64, end: u64) {
+        let (start, end) = (start as usize, end as usize);
         for copy in &mut self.copies {
             let pinned = copy.pinned;
             copy.kept.retain(|kept| {
@@ -177,47 +183,40 @@ impl Watch {
     }
 }
 
-impl Core {
+impl Watch {
     /// Starts or stops watching memory that copies use.
-    pub fn watch_host(&mut self, on: bool) {
+    pub fn turn(&mut self, on: bool) {
         if on {
-            self.watch.seen.lost_before = hits::lost();
-            self.watch.refused = None;
+            self.seen.lost_before = hits::lost();
+            self.refused = None;
         } else {
-            self.watch.ended = host_guard::why_off();
+            self.ended = host_guard::why_off();
         }
-        self.watch.on = on;
-        self.watch.release(|_| !on);
+        self.on = on;
+        self.release(|_| !on);
     }
 
-    /// Watches the host memory of an asynchronous copy that was reported. Memory that is not pinned is never
-    /// protected, since the driver reads it on the CPU.
+    /// Watches the host memory of an asynchronous copy that was reported, the step `step` of its stream. Memory that is
+    /// not pinned is never protected, since the driver reads it on the CPU.
     ///
     /// # Safety
-    /// The memory belongs to the storage, and is readable and writable until [`Core::host_gone`] is called for it.
-    pub unsafe fn watch_copy(
-        &mut self,
-        stream: StreamId,
-        touch: &Touch,
-        upload: bool,
-        pinned: bool,
-    ) {
+    /// The memory belongs to the storage, and is readable and writable until [`Watch::gone`] is called for it.
+    unsafe fn copy(&mut self, (stream, step): (StreamId, u32), touch: &Touch, pinned: bool) {
         let (start, end) = (touch.ptr as usize, touch.end as usize);
-        if !self.watch.on || start >= end {
+        let upload = !touch.write;
+        if !self.on || start >= end {
             return;
         }
-        let step = self.findings.steps(stream);
-        let watch = &mut self.watch;
         if pinned {
-            watch.seen.copies += 1;
-            watch.seen.bytes += (end - start) as u64;
+            self.seen.copies += 1;
+            self.seen.bytes += (end - start) as u64;
         }
         let same = |copy: &Copy| {
             copy.stream == stream && (copy.start, copy.end, copy.upload) == (start, end, upload)
         };
         // This copy replaces earlier ones of the same memory on the same stream: the host is ordered after them once
         // it is ordered after this one.
-        watch.release(same);
+        self.release(same);
         let (first, last) = host_guard::whole_pages(start, end);
         let last = last.min(first + MOST_BYTES);
         let piece = if pinned && host_guard::is_ready() {
@@ -230,7 +229,7 @@ impl Core {
         let mut kept = Vec::new();
         let ends = match piece {
             Some(_) => {
-                watch.seen.guarded += (last - first) as u64;
+                self.seen.guarded += (last - first) as u64;
                 [(start, first), (last, end)]
             }
             None if !pinned && end - start > MOST_KEPT => {
@@ -240,14 +239,14 @@ impl Core {
         };
         for (from, to) in ends.into_iter().filter(|_| upload) {
             // SAFETY: the caller guarantees it.
-            unsafe { watch.keep(from, to, &mut kept) };
+            unsafe { self.keep(from, to, &mut kept) };
         }
         if pinned {
             let bytes = kept.iter().map(|kept| kept.bytes.len() as u64);
-            watch.seen.compared += bytes.sum::<u64>();
+            self.seen.compared += bytes.sum::<u64>();
         }
         if piece.is_some() || !kept.is_empty() {
-            watch.copies.push(Copy {
+            self.copies.push(Copy {
                 stream,
                 step,
                 start,
@@ -260,120 +259,101 @@ impl Core {
         }
     }
 
-    /// The device writes these bytes, in the order of its stream: the saved bytes say nothing about the host any
-    /// more.
-    pub fn device_writes(&mut self, touch: &Touch) {
-        self.watch.drop_kept(touch.ptr as usize, touch.end as usize);
-    }
-
-    /// A graph runs; the host bytes that it writes are unknown.
-    pub fn device_may_write(&mut self) {
-        self.watch.drop_kept(0, usize::MAX);
-    }
-
     /// Releases the copies that the host is ordered after by now.
-    pub fn settle_copies(&mut self) {
-        if self.watch.copies.is_empty() {
-            return;
+    pub fn settle(&mut self, findings: &Findings) {
+        if !self.copies.is_empty() {
+            self.release(|copy| findings.steps_known_to_host(copy.stream) >= copy.step);
         }
-        let findings = &self.findings;
-        let over = |copy: &Copy| findings.steps_known_to_host(copy.stream) >= copy.step;
-        self.watch.release(over);
     }
 
-    /// The storage with these bytes is gone, or a store to them by a host operator is about to be reported.
-    pub fn host_gone(&mut self, start: u64, end: u64) {
+    /// The storage with these bytes is gone.
+    pub fn gone(&mut self, start: u64, end: u64) {
         let (start, end) = (start as usize, end as usize);
-        self.watch
-            .release(|copy| copy.start < end && start < copy.end);
+        self.release(|copy| copy.start < end && start < copy.end);
+    }
+
+    /// The saved bytes within these bounds.
+    fn kept(&mut self, start: usize, end: usize) -> impl Iterator<Item = &mut Kept> {
+        let all = self.copies.iter_mut().flat_map(|copy| &mut copy.kept);
+        all.filter(move |kept| kept.start < end && start < kept.start + kept.bytes.len())
     }
 
     /// A host operator stored to these bytes, and this was reported: they are saved again.
-    pub fn host_stored(&mut self, touch: &Touch) {
-        let (start, end) = (touch.ptr as usize, touch.end as usize);
-        let all = self.watch.copies.iter_mut();
-        for kept in all.flat_map(|copy| &mut copy.kept) {
-            let stop = kept.start + kept.bytes.len();
-            if touch.write && kept.start < end && start < stop {
+    pub fn stored(&mut self, touch: &Touch) {
+        if touch.write {
+            for kept in self.kept(touch.ptr as usize, touch.end as usize) {
                 // SAFETY: copies are released before their storage goes.
-                *kept = unsafe { Kept::of(kept.start, stop) };
+                *kept = unsafe { Kept::of(kept.start, kept.start + kept.bytes.len()) };
             }
         }
-    }
-
-    /// Like [`Core::host_stored`], for a recorded access. The same line most likely also stored to the saved bytes
-    /// next to its pages, and one mistake is reported once.
-    fn host_stored_around(&mut self, start: usize, end: usize) {
-        let page = host_guard::page();
-        let around = (start.saturating_sub(page) as u64, (end + page) as u64);
-        self.host_stored(&Touch::of(around.0, around.1, -1, true));
-    }
-
-    /// The life of pinned memory ends, even if it is still used.
-    fn host_unpinned(&mut self, site: Site, start: u64, end: u64) -> bool {
-        let all = self.host.within(start, end);
-        if all.is_empty() || self.is_capturing() {
-            return false;
-        }
-        self.operations += 1;
-        self.end_pinned(site, all)
     }
 
     /// The ranges of uploaded bytes, within these bounds, that changed since the copy was submitted. Each is returned
     /// once.
-    fn changed(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
+    fn changed(&mut self, (start, end): (u64, u64)) -> Vec<(u64, u64)> {
         let mut all = Vec::new();
-        let copies = self.watch.copies.iter_mut();
-        for kept in copies.flat_map(|copy| &mut copy.kept) {
-            let stop = kept.start + kept.bytes.len();
-            if stop <= start || end <= kept.start {
-                continue;
-            }
+        if !self.on || self.kept_bytes == 0 {
+            return all;
+        }
+        for kept in self.kept(start as usize, end as usize) {
             // SAFETY: copies are released before their storage goes.
             unsafe {
-                if let Some(bytes) = kept.differs() {
-                    all.push(bytes);
-                    *kept = Kept::of(kept.start, stop);
+                if let Some((first, last)) = kept.differs() {
+                    all.push((first as u64, last as u64));
+                    *kept = Kept::of(kept.start, kept.start + kept.bytes.len());
                 }
             }
         }
         all
     }
+}
+
+impl Core {
+    /// Watches the host memory of an asynchronous copy that was reported.
+    ///
+    /// # Safety
+    /// As for [`Watch::copy`].
+    pub unsafe fn watch_copy(&mut self, stream: RawStream, memory: Memory, touch: &Touch) {
+        if touch.rows.is_none() && !self.is_capturing() {
+            let stream = self.stream(stream);
+            let at = (stream, self.findings.steps(stream));
+            // SAFETY: the caller guarantees it.
+            unsafe { self.host.watch.copy(at, touch, memory == Memory::Pinned) };
+        }
+    }
 
     /// Reports that the host touched these bytes, in all storages that they belong to. Returns whether a race was
     /// found.
-    fn host_touched(&mut self, site: Site, start: usize, end: usize, write: bool) -> bool {
+    fn host_touched(&mut self, site: Site, start: u64, end: u64, write: bool) -> bool {
         let mut found = false;
-        let mut at = start as u64;
-        while at < end as u64 {
-            let stop = match self.host.piece(at) {
-                Some((_, piece)) => piece.end.min(end as u64),
-                None => match self.host.next_after(at) {
-                    Some(next) if next < end as u64 => {
-                        at = next;
-                        continue;
-                    }
-                    _ => break,
-                },
-            };
-            found |= self.host_access(site, &Touch::of(at, stop, -1, write));
-            at = stop;
+        for (from, to, _) in self.host.within(start, end) {
+            let touch = Touch::of(from.max(start), to.min(end), -1, write);
+            found |= self.host_access(site, &touch);
         }
         found
     }
+}
+
+/// What the recorder knows of the guard.
+#[derive(Default)]
+pub struct Guard {
+    /// The number of host accesses that the guard had recorded at the last report to the checker.
+    fetched: AtomicU64,
+    /// Registers a callback for the end of a storage's life.
+    keep: Mutex<Option<Py<PyAny>>>,
 }
 
 impl Recorder {
     /// Whether the guard has recorded host accesses that were not reported yet.
     #[inline]
     pub(super) fn has_heard(&self) -> bool {
-        hits::noted() != self.fetched.load(Ordering::Relaxed)
+        hits::noted() != self.guard.fetched.load(Ordering::Relaxed)
     }
 
     /// Reports the recorded accesses, except those of the operator that has just run.
     #[cold]
     pub(super) fn tell_heard(&self, py: Python<'_>, but: &[Touch]) -> PyResult<()> {
-        self.fetched.store(hits::noted(), Ordering::Relaxed);
+        self.guard.fetched.store(hits::noted(), Ordering::Relaxed);
         let mut all = Vec::new();
         hits::take(|hit| all.push(Box::new(*hit)));
         let mut first = Ok(());
@@ -382,19 +362,24 @@ impl Recorder {
                 let inside = touch.ptr <= hit.start as u64 && hit.end as u64 <= touch.end;
                 touch.device < 0 && inside && (touch.write || !hit.store)
             };
-            if but.iter().any(own) || !self.on.load(Ordering::Relaxed) {
+            if but.iter().any(own) || !self.is_on() {
                 continue;
             }
             let site = self.site_of(py, &hit);
             let mut core = self.core.lock();
             if hit.call == Some(hits::REFUSED) {
-                core.watch.refused = Some(site.stack);
+                core.host.watch.refused = Some(site.stack);
                 continue;
             }
+            let (start, end) = (hit.start as u64, hit.end as u64);
             if hit.store {
-                core.host_stored_around(hit.start, hit.end);
+                // The same line most likely also stored to the saved bytes next to its pages, and one mistake is
+                // reported once.
+                let page = host_guard::page() as u64;
+                let around = Touch::of(start.saturating_sub(page), end + page, -1, true);
+                core.host.watch.stored(&around);
             }
-            let found = core.host_touched(site, hit.start, hit.end, hit.store);
+            let found = core.host_touched(site, start, end, hit.store);
             drop(core);
             // All are reported; the first race is raised.
             first = first.and(self.look(py, found, &[], &[]));
@@ -407,12 +392,12 @@ impl Recorder {
     pub(super) fn tell_heard_in<'py>(
         &self,
         plan: &Plan,
-        args: &Bound<'py, pyo3::types::PyTuple>,
-        kwargs: Option<&Bound<'py, pyo3::types::PyDict>>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
         result: &Bound<'py, PyAny>,
     ) -> PyResult<()> {
         let mut touched = Touched::default();
-        plan.touched(&self.asked, args, kwargs, result, &mut touched);
+        plan.touched(&self.torch.asked, args, kwargs, result, &mut touched);
         self.tell_heard(args.py(), &touched.touches)
     }
 
@@ -479,31 +464,26 @@ impl Recorder {
         if self.has_heard() {
             self.tell_heard(py, &[])?;
         }
-        let changed = {
-            let mut core = self.core.lock();
-            if !core.watch.on || core.watch.kept_bytes == 0 {
-                return Ok(());
-            }
-            core.changed(bounds.0 as usize, bounds.1 as usize)
-        };
+        let changed = self.core.lock().host.watch.changed(bounds);
         if changed.is_empty() {
             return Ok(());
         }
         let mut site = site();
         {
             let mut names = self.names.lock();
-            let name = format!(
-                "a store before this {}",
-                names.operators[site.name as usize]
-            );
+            let name = &names.operators[site.name as usize];
+            let name = format!("a store before this {name}");
             site.name = names.operator(name);
         }
         for (start, end) in changed {
             let mut core = self.core.lock();
             // It is unknown which thread stored.
-            core.pause_threads(true);
+            let pause = |core: &mut Core, paused| {
+                core.threads.iter_mut().for_each(|all| all.paused = paused);
+            };
+            pause(&mut core, true);
             let found = core.host_touched(site, start, end, true);
-            core.pause_threads(false);
+            pause(&mut core, false);
             drop(core);
             self.look(py, found, &[], &[])?;
         }
@@ -520,11 +500,11 @@ impl Recorder {
     /// storage, its bounds and its identity, and calls `host_memory_gone` when the storage is gone.
     fn watch_host(&self, py: Python<'_>, keep: Py<PyAny>) {
         frames::learn(py);
-        self.fetched.store(hits::noted(), Ordering::Relaxed);
+        self.guard.fetched.store(hits::noted(), Ordering::Relaxed);
         hits::take(|_| ());
         host_guard::begin(false);
-        *self.keep.lock() = Some(keep);
-        self.core.lock().watch_host(true);
+        *self.guard.keep.lock() = Some(keep);
+        self.core.lock().host.watch.turn(true);
     }
 
     /// The replacement of the C library function at this address; `None` if it is not replaced.
@@ -541,7 +521,7 @@ impl Recorder {
 
     /// The program's own memory is no longer pinned: this many bytes, starting at `start`.
     fn host_unpinned(&self, py: Python<'_>, start: u64, bytes: u64) -> PyResult<()> {
-        if !self.on.load(Ordering::Relaxed) {
+        if !self.is_on() {
             return Ok(());
         }
         let end = start.saturating_add(bytes);
@@ -557,10 +537,10 @@ impl Recorder {
     /// Stops observing the host's accesses.
     fn unwatch_host(&self, py: Python<'_>) -> PyResult<()> {
         let told = self.compare(py, ALL, || self.named(py, "end of the check"));
-        let late = self.raised_late.lock().take().filter(|_| self.raises);
-        let kept = self.keep.lock().take();
+        let late = self.raises.late.lock().take().filter(|_| self.raises.on);
+        let kept = self.guard.keep.lock().take();
         if kept.is_some() {
-            self.core.lock().watch_host(false);
+            self.core.lock().host.watch.turn(false);
             host_guard::end();
         }
         told?;
@@ -582,58 +562,30 @@ impl Recorder {
             piece.is_some_and(|(_, piece)| piece.storage.0 == who)
         };
         if is_its_own {
-            self.forget_watched(py, start, end)?;
-            let is_read = frees && self.core.lock().watch.may_be_read(start, end);
+            self.compare(py, (start, end), || self.named(py, "end of the tensor"))?;
+            let is_read = frees && self.core.lock().host.watch.may_be_read(start, end);
             if is_read {
                 let site = self.named(py, END_OF_SOURCE);
-                let found = self
-                    .core
-                    .lock()
-                    .host_touched(site, start as usize, end as usize, true);
+                let found = self.core.lock().host_touched(site, start, end, true);
                 self.look(py, found, &[], &[])?;
             }
-            self.core.lock().host_gone(start, end);
+            self.core.lock().host.watch.gone(start, end);
         }
         Ok(())
     }
 }
 
 impl Recorder {
-    /// Reports the stores that can still be found in these bytes.
-    pub(super) fn forget_watched(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
-        self.compare(py, (start, end), || self.named(py, "end of the tensor"))
-    }
-
     /// Tracks pinned memory until its storage is gone.
     pub(super) fn keep_storage(
         &self,
         storage: &Bound<'_, PyAny>,
         (start, end, who): (u64, u64, u64),
     ) {
-        let keep = self
-            .keep
-            .lock()
-            .as_ref()
-            .map(|keep| keep.clone_ref(storage.py()));
+        let py = storage.py();
+        let keep = (self.guard.keep.lock().as_ref()).map(|keep| keep.clone_ref(py));
         if let Some(keep) = keep {
-            let _none = keep.bind(storage.py()).call1((storage, start, end, who));
-        }
-    }
-
-    /// Watches the host memory of an asynchronous copy.
-    pub(super) fn watch_copy(
-        &self,
-        core: &mut Core,
-        stream: super::spine::RawStream,
-        memory: Memory,
-        touch: &Touch,
-        upload: bool,
-    ) {
-        if touch.rows.is_none() && !core.is_capturing() {
-            let stream = core.stream(stream);
-            let pinned = memory == Memory::Pinned;
-            // SAFETY: the tensor is alive, so its storage is, and `keep_storage` ensures that its end is reported.
-            unsafe { core.watch_copy(stream, touch, upload, pinned) };
+            let _none = keep.bind(py).call1((storage, start, end, who));
         }
     }
 }

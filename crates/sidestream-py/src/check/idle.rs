@@ -8,12 +8,14 @@
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
+use indexmap::IndexMap;
 use serde_json::{Value, json};
+use sidestream::check::Findings;
 use sidestream::op::{BufferId, OpId, StreamId};
 
 use super::Names;
 use super::report::shown_site;
-use super::spine::{Core, RawStream, Site};
+use super::spine::Site;
 
 /// The number of times that the host must block at a place before it gets a remark.
 const OFTEN: u32 = 3;
@@ -41,6 +43,11 @@ impl How {
     /// How the host blocks in a synchronous copy.
     pub fn of_copy(down: bool) -> How {
         if down { How::Download } else { How::Inside }
+    }
+
+    /// How the host blocks in a wait that PyTorch reports now.
+    pub fn told(self) -> How {
+        if INSIDE.get() == 0 { self } else { How::Inside }
     }
 }
 
@@ -83,8 +90,8 @@ struct Copy {
 /// All places where the host blocked.
 #[derive(Default)]
 pub struct Idle {
-    known: HashMap<(u32, u32), usize>,
-    places: Vec<Place>,
+    /// By stack and operator.
+    places: IndexMap<(u32, u32), Place>,
     /// The number of launches, without those of reads that block.
     launches: u64,
     /// The last explicit wait of each thread.
@@ -108,11 +115,6 @@ pub fn inside(enters: bool) {
     });
 }
 
-/// How the host blocks in a wait that PyTorch reports now.
-pub fn told(how: How) -> How {
-    if INSIDE.get() == 0 { how } else { How::Inside }
-}
-
 impl Idle {
     /// Counts a launch.
     pub fn launched(&mut self) {
@@ -120,20 +122,18 @@ impl Idle {
     }
 
     fn place(&mut self, site: Site, how: How) -> usize {
-        let next = self.places.len();
-        let at = *self.known.entry((site.stack, site.name)).or_insert(next);
-        if at == next {
-            self.places.push(Place {
-                site,
-                how,
-                count: 0,
-                idle: 0,
-                open: VecDeque::new(),
-                launches: None,
-                span: None,
-                reads: false,
-            });
-        }
+        let entry = self.places.entry((site.stack, site.name));
+        let at = entry.index();
+        entry.or_insert_with(|| Place {
+            site,
+            how,
+            count: 0,
+            idle: 0,
+            open: VecDeque::new(),
+            launches: None,
+            span: None,
+            reads: false,
+        });
         at
     }
 
@@ -200,7 +200,7 @@ impl Idle {
     pub fn time_taken(&mut self, thread: u32) {
         // The host may have waited for several streams first.
         let launches = self.launches;
-        for place in &mut self.places {
+        for place in self.places.values_mut() {
             if place.launches == Some(launches) && !place.open.is_empty() {
                 place.idle -= 1;
                 place.open.pop_back();
@@ -213,8 +213,8 @@ impl Idle {
 
     /// The program took the time between the events that the calls `from` and `to` recorded: downloads between them are
     /// part of what was measured.
-    fn measured(&mut self, from: OpId, to: OpId) {
-        for place in self.places.iter_mut().filter(|p| p.how == How::Download) {
+    pub fn measured(&mut self, from: OpId, to: OpId) {
+        for place in (self.places.values_mut()).filter(|p| p.how == How::Download) {
             if place
                 .span
                 .is_some_and(|span| from <= span.0 && span.1 <= to)
@@ -245,69 +245,55 @@ impl Idle {
             place.reads = true;
         }
     }
-}
 
-impl Core {
-    /// Records that the host blocked, in a call of the program or in a read.
-    pub(super) fn host_blocked(&mut self, site: Site, how: How, event_of: Option<StreamId>) {
-        let op = self.last();
-        let is_working = event_of.is_some_and(|stream| self.has_open_calls(stream))
-            || (matches!(how, How::Event | How::Stream) && self.has_open_kernels());
-        let known = |stream: StreamId| self.findings.steps_known_to_host(stream);
-        let idle = &mut self.noticed.idle;
+    /// The host blocked, in a call of the program or in a read. `is_working` says whether the device still has work
+    /// to run.
+    pub fn blocked(
+        &mut self,
+        site: Site,
+        op: OpId,
+        how: How,
+        is_working: bool,
+        findings: &Findings,
+    ) {
         let by = match how {
             _ if site.stack == 0 || site.waits_by_itself => None,
             How::Inside => None,
             How::Read | How::Download => {
-                idle.read(site, op, how);
+                self.read(site, op, how);
                 None
             }
-            How::Stream | How::Event => Some(idle.waited(site, op, how, is_working)),
+            How::Stream | How::Event => Some(self.waited(site, op, how, is_working)),
         };
-        for copy in idle.copies.values_mut() {
-            if copy.waited.is_none() && copy.step <= known(copy.stream) {
+        for copy in self.copies.values_mut() {
+            if copy.waited.is_none() && copy.step <= findings.steps_known_to_host(copy.stream) {
                 copy.waited = Some(by);
             }
         }
     }
 
-    /// A piece of host memory is used by an asynchronous copy.
-    pub(super) fn host_copied(&mut self, buffer: BufferId, stream: RawStream, down: bool) {
-        let stream = self.stream(stream);
-        let step = self.findings.steps(stream);
-        let idle = &mut self.noticed.idle;
+    /// A piece of host memory is used by an asynchronous copy, a step of its stream.
+    pub fn copied(&mut self, buffer: BufferId, (stream, step): (StreamId, u32), down: bool) {
         // The host has filled or read this memory since the last copy.
-        idle.host_used(buffer, !down);
-        if idle.copies.len() == MOST_COPIES {
-            idle.copies.retain(|_, copy| copy.waited.is_none());
-            if idle.copies.len() == MOST_COPIES {
-                idle.copies.clear();
+        self.host_used(buffer, !down);
+        if self.copies.len() == MOST_COPIES {
+            self.copies.retain(|_, copy| copy.waited.is_none());
+            if self.copies.len() == MOST_COPIES {
+                self.copies.clear();
             }
         }
         let waited = None;
-        idle.copies.insert(
-            buffer,
-            Copy {
-                stream,
-                step,
-                waited,
-            },
-        );
-    }
-
-    /// The time between two events is taken.
-    pub fn time_of_events(&mut self, thread: u32, events: [u64; 2]) {
-        let [from, to] = events.map(|event| self.record_of(event));
-        let idle = &mut self.noticed.idle;
-        idle.time_taken(thread);
-        if let (Some(from), Some(to)) = (from, to) {
-            idle.measured(from, to);
-        }
+        let copy = Copy {
+            stream,
+            step,
+            waited,
+        };
+        self.copies.insert(buffer, copy);
     }
 
     /// The places where the host often blocked without an observed reason.
-    pub(super) fn shown_idle(&self, names: &Names) -> Value {
-        let places = self.noticed.idle.places.iter();
+    pub fn shown(&self, names: &Names) -> Value {
+        let places = self.places.values();
         let places = places.filter(|p| p.idle >= OFTEN && p.idle > p.count / 2);
         let shown = places.map(|place| {
             let how = match place.how {

@@ -8,7 +8,7 @@ use pyo3::types::PyTuple;
 
 use super::Recorder;
 use super::plan::Touched;
-use super::spine::{COLLECTIVES, RawStream};
+use super::streams::{COLLECTIVES, RawStream};
 use super::touch::Touch;
 use super::{stores, ttir};
 
@@ -60,7 +60,7 @@ impl Recorder {
         // The stored ranges come after the accesses to whole tensors: the report of a race then shows the certain
         // range.
         for (tensor, start, end) in stored {
-            if let Some(touch) = self.asked.touch(&tensor, true) {
+            if let Some(touch) = self.torch.asked.touch(&tensor, true) {
                 let [ptr, end] = [start, end].map(|by| touch.ptr.saturating_add_signed(by));
                 let rows = None;
                 touched.touches.push(Touch {
@@ -78,14 +78,14 @@ impl Recorder {
         self.leave_foreign(&mut touched);
         let stream = match stream {
             Some((device, raw)) => RawStream { device, raw },
-            None => self.stream(py, device),
+            None => self.torch.stream(py, device),
         };
         let site = self.named(py, name);
         let mut core = self.core.lock();
         // Accesses to pointers inside structures, or to addresses that the kernel loads, are not reported: a wait may
         // be needed for them.
         core.noticed.has_unseen = true;
-        let found = core.operator(site, stream, &touched.touches);
+        let found = core.operator(site, stream, &touched.touches, false);
         drop(core);
         self.look(py, found, &touched.touches, &touched.tensors)
     }
@@ -104,7 +104,7 @@ impl Recorder {
             return Ok(false);
         };
         self.leave_foreign(&mut touched);
-        let current = self.stream(py, device);
+        let current = self.torch.stream(py, device);
         let own = RawStream::of(device, COLLECTIVES | group);
         let site = self.named(py, name);
         let found = self
@@ -119,7 +119,7 @@ impl Recorder {
     fn collective_waited(&self, py: Python<'_>, event: u64) {
         if self.is_on() {
             let site = self.named(py, "Work.wait");
-            let stream = self.stream(py, self.device(py));
+            let stream = self.torch.stream(py, self.torch.device(py));
             self.core.lock().event_wait(site, event, stream);
         }
     }
@@ -167,7 +167,7 @@ impl Recorder {
                     _ if !does => continue,
                     Ok((ptr, bytes, device)) => (ptr != 0 && bytes != 0)
                         .then(|| Touch::of(ptr, ptr.saturating_add(bytes), device, write)),
-                    Err(_) => self.asked.touch(&what, write),
+                    Err(_) => self.torch.asked.touch(&what, write),
                 };
                 if let Some(touch) = touch {
                     let any = may.is_none() || uses_each;

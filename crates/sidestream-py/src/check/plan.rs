@@ -1,5 +1,6 @@
 //! What a PyTorch operator does with its arguments, worked out once from its schema.
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
@@ -114,10 +115,8 @@ impl Plan {
         into: &mut Touched<'py>,
     ) {
         let training = || {
-            let value = args.get_item(5).ok();
-            value
-                .or_else(|| kwargs?.get_item("training").ok()?)
-                .is_some_and(|value| value.is_truthy().unwrap_or(true))
+            let value = value(5, intern!(args.py(), "training"), args, kwargs);
+            value.is_some_and(|value| value.is_truthy().unwrap_or(true))
         };
         let writes = !self.trains || training();
         for argument in &self.arguments {
@@ -155,10 +154,8 @@ impl Plan {
         if self.class != Class::Indexed {
             return self.class == Class::Waits;
         }
-        let list = args
-            .get_item(1)
-            .ok()
-            .or_else(|| kwargs?.get_item("indices").ok()?);
+        let py = args.py();
+        let list = value(1, intern!(py, "indices"), args, kwargs);
         let Some(list) = list.and_then(|list| list.try_iter().ok()) else {
             return false;
         };
@@ -166,31 +163,18 @@ impl Plan {
         let indices: Vec<(bool, bool)> = indices
             .map(|index| (asked.is_mask(&index), asked.is_on_host(&index)))
             .collect();
-        let given = |at: usize, name| {
-            args.get_item(at)
-                .ok()
-                .or_else(|| kwargs?.get_item(name).ok()?)
+        let accumulates = || {
+            let given = value(3, intern!(py, "accumulate"), args, kwargs);
+            given.is_some_and(|value| value.is_truthy().unwrap_or(false))
         };
-        let accumulates =
-            || given(3, "accumulate").is_some_and(|value| value.is_truthy().unwrap_or(false));
         let is_one = || {
-            given(2, "values").is_some_and(|value| asked.is_on_host(&value) && asked.is_one(&value))
+            let given = value(2, intern!(py, "values"), args, kwargs);
+            given.is_some_and(|value| asked.is_on_host(&value) && asked.is_one(&value))
         };
         if self.puts && indices == [(true, false)] && !accumulates() && is_one() {
             return false;
         }
         indices.iter().any(|&(mask, host)| mask || host)
-    }
-
-    /// The argument with an index in the schema, positional or by keyword.
-    pub fn argument<'py>(
-        &self,
-        at: usize,
-        name: &Py<PyString>,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> Option<Bound<'py, PyAny>> {
-        value(at, name, args, kwargs)
     }
 }
 
@@ -201,14 +185,15 @@ impl Argument {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> Option<Bound<'py, PyAny>> {
-        value(self.index, &self.name, args, kwargs).filter(|value| !value.is_none())
+        value(self.index, self.name.bind(args.py()), args, kwargs).filter(|value| !value.is_none())
     }
 }
 
+/// The argument with an index in the schema, positional or by keyword.
 #[inline]
-fn value<'py>(
+pub fn value<'py>(
     at: usize,
-    name: &Py<PyString>,
+    name: &Bound<'py, PyString>,
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> Option<Bound<'py, PyAny>> {
@@ -233,13 +218,9 @@ impl<'py> Touched<'py> {
         if !list {
             self.add_one(asked, value, write);
         } else if let Ok(values) = value.cast::<PyList>() {
-            for value in values.iter() {
-                self.add_one(asked, value, write);
-            }
+            (values.iter()).for_each(|value| self.add_one(asked, value, write));
         } else if let Ok(values) = value.cast::<PyTuple>() {
-            for value in values.iter() {
-                self.add_one(asked, value, write);
-            }
+            (values.iter()).for_each(|value| self.add_one(asked, value, write));
         }
     }
 

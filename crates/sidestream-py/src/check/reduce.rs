@@ -112,7 +112,7 @@ impl Recorder {
         };
         let streams: Vec<(StreamId, String)> = {
             let core = self.core.lock();
-            let all = (0..core.stream_names.len()).map(|at| StreamId(at as u32));
+            let all = (0..core.streams.all.len()).map(|at| StreamId(at as u32));
             let all: Vec<(StreamId, String)> = all.map(|id| (id, stream_name(id, &core))).collect();
             let known = |name: &str| all.iter().find(|(_, known)| known == name);
             let these = called.into_iter();
@@ -144,7 +144,7 @@ impl Recorder {
             let (operator, stack) = {
                 let (core, names) = (self.core.lock(), self.names.lock());
                 let site = core.site_of(origin.site);
-                let operator = names.operators.get(site.name as usize).cloned();
+                let operator = names.operators.get_index(site.name as usize).cloned();
                 (operator.unwrap_or_default(), site.stack)
             };
             let text: String = told.call1((stack, operator))?.extract()?;

@@ -2,17 +2,21 @@
 //! late, streams that are created again and again, memory that is freed but cannot be reused, waits that nothing
 //! needs.
 //!
-//! It receives the same calls as the checker, and asks the checker which work is complete.
+//! It hears of every operation that the checker receives, and asks the checker which work is complete.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use indexmap::IndexMap;
 use serde_json::{Value, json};
-use sidestream::op::StreamId;
+use sidestream::check::Findings;
+use sidestream::op::{Kind, Op, OpId, StreamId};
 
 use super::Names;
-use super::idle::Idle;
+use super::held::Held;
+use super::idle::{How, Idle};
 use super::report::{shown_site, stream_name};
-use super::spine::{COLLECTIVES, Core, RawStream, Site};
+use super::spine::{Core, Site};
+use super::streams::{COLLECTIVES, RawStream};
 
 /// The number of clock-reading pairs that are kept.
 const MOST_TIMED: usize = 256;
@@ -20,25 +24,18 @@ const MOST_TIMED: usize = 256;
 const MOST_CALLS: usize = 4096;
 /// The number of such calls that are shown.
 const SHOWN_CALLS: usize = 8;
-/// The minimum number of freed bytes for a query of the memory that cannot be reused.
-const MUCH_BYTES: u64 = 32 << 20;
 
 /// What was noticed in a run.
 #[derive(Default)]
 pub struct Noticed {
-    /// The last reading of the host's clock, by thread.
-    clocks: HashMap<u32, Clock>,
-    /// Pairs of clock readings with work between them that the host did not wait for.
-    timed: Vec<(Site, Site)>,
-    /// The kernels pending at a reading, that reading, and the next one, before which the host waited for everything.
-    queued: Vec<[Site; 3]>,
+    clocks: Clocks,
     /// The maximum number of bytes that were pinned at once, if it is large.
     pub pinned: Option<(u64, Site)>,
     /// The pending calls of each stream.
     calls: Vec<Calls>,
     late: Option<Late>,
-    makers: HashMap<Site, usize>,
-    made: Vec<Made>,
+    /// The streams that were created, by place.
+    made: IndexMap<Site, Made>,
     /// Where each stream was created, by handle, if the program created any.
     made_at: HashMap<u64, Site>,
     pub held: Held,
@@ -48,6 +45,19 @@ pub struct Noticed {
     pub has_unseen: bool,
     /// Whether the program has ended.
     pub is_over: bool,
+    /// The number of the checker's own remarks, and the place of each, by the operation that caused it.
+    pub remarked: (usize, HashMap<OpId, Site>),
+}
+
+/// Readings of the host's clock.
+#[derive(Default)]
+struct Clocks {
+    /// The last one, by thread.
+    last: HashMap<u32, Clock>,
+    /// Pairs with work between them that the host did not wait for.
+    timed: Vec<(Site, Site)>,
+    /// The kernels pending at a reading, that reading, and the next one, before which the host waited for everything.
+    queued: Vec<[Site; 3]>,
 }
 
 /// A reading of the host's clock.
@@ -89,76 +99,36 @@ struct Late {
 }
 
 /// The streams that were created at one place.
+#[derive(Default)]
 struct Made {
-    site: Site,
     count: u64,
     /// The number of these streams that were dropped after they had done work.
     let_go: u64,
 }
 
-/// Memory with recorded streams that the program has freed.
-#[derive(Default)]
-pub struct Held {
-    noted: HashMap<u64, (Site, StreamId)>,
-    freed: HashMap<u64, (u64, Site, StreamId)>,
-    bytes: u64,
-    looked_at: u64,
-    /// The places and streams at the time when the most memory could not be reused.
-    most: Vec<(Site, StreamId, u64)>,
-}
-
-impl Held {
-    /// The program calls `record_stream`.
-    fn note(&mut self, start: u64, site: Site, stream: StreamId) {
-        self.noted.entry(start).or_insert((site, stream));
-    }
-
-    /// Memory is freed.
-    fn freed(&mut self, start: u64, end: u64) {
-        if let Some((site, stream)) = self.noted.remove(&start) {
-            let bytes = end.saturating_sub(start);
-            self.freed.insert(start, (bytes, site, stream));
-            self.bytes += bytes;
+impl Clocks {
+    /// The host waited. It does not matter for which work.
+    fn waited(&mut self) {
+        for clock in self.last.values_mut() {
+            clock.launched = false;
         }
     }
 
-    /// Memory is allocated.
-    fn allocated(&mut self, start: u64) {
-        self.noted.remove(&start);
-        if let Some((bytes, ..)) = self.freed.remove(&start) {
-            self.bytes -= bytes;
-        }
-    }
-
-    /// Whether it is time to query which memory cannot be reused yet. The query is slow, so it becomes rarer over
-    /// time.
-    pub fn is_due(&self) -> bool {
-        self.bytes >= MUCH_BYTES.max(self.looked_at.saturating_mul(2))
-    }
-
-    /// The result of the query: addresses and sizes.
-    pub fn looked(&mut self, pending: &[(u64, u64)]) {
-        self.looked_at = self.bytes;
-        let mut found: Vec<(Site, StreamId, u64)> = Vec::new();
-        let mut kept = HashMap::new();
-        for &(start, bytes) in pending {
-            let Some((_, site, stream)) = self.freed.remove(&start) else {
-                continue;
-            };
-            match found
-                .iter_mut()
-                .find(|known| (known.0, known.1) == (site, stream))
-            {
-                Some(known) => known.2 += bytes,
-                None => found.push((site, stream, bytes)),
-            }
-            kept.insert(start, (bytes, site, stream));
-        }
-        let sum = |all: &[(Site, StreamId, u64)]| all.iter().map(|one| one.2).sum::<u64>();
-        self.bytes = sum(&found);
-        self.freed = kept;
-        if sum(&found) > sum(&self.most) {
-            self.most = found;
+    /// `open` is the last call with kernels that the host does not know to be complete.
+    fn read(&mut self, site: Site, open: Option<Site>) {
+        let clock = Clock {
+            site,
+            launched: false,
+            worked: false,
+            open,
+        };
+        let Some(last) = self.last.insert(site.thread, clock) else {
+            return;
+        };
+        if last.launched {
+            keep(&mut self.timed, (last.site, site));
+        } else if let (Some(before), true, None) = (last.open, last.worked, open) {
+            keep(&mut self.queued, [before, last.site, site]);
         }
     }
 }
@@ -170,17 +140,42 @@ fn keep<T: PartialEq>(all: &mut Vec<T>, one: T) {
     }
 }
 
-impl Core {
+impl Noticed {
+    /// Hears of an operation. `remarks` is the number of the checker's own remarks after it.
+    pub fn hear(&mut self, op: &Op, site: Site, remarks: usize, findings: &Findings) {
+        if remarks > self.remarked.0 {
+            self.remarked.0 = remarks;
+            self.remarked.1.insert(op.id, site);
+        }
+        let is_copy = matches!(op.kind, Kind::Copy { .. });
+        if let Kind::Kernel { stream, .. }
+        | Kind::GraphLaunch { stream, .. }
+        | Kind::Copy { stream, .. } = op.kind
+        {
+            self.launched(op.id, site, stream, !is_copy, findings);
+        }
+    }
+
     /// Work was enqueued in a stream: kernels, or a copy between the host and a device.
-    pub(super) fn launched_at(&mut self, site: Site, stream: StreamId, kernels: bool) {
-        self.noticed.idle.launched();
-        if let Some(clock) = self.noticed.clocks.get_mut(&site.thread) {
+    fn launched(
+        &mut self,
+        OpId(call): OpId,
+        site: Site,
+        stream: StreamId,
+        kernels: bool,
+        findings: &Findings,
+    ) {
+        self.idle.launched();
+        if let Some(clock) = self.clocks.last.get_mut(&site.thread) {
             clock.launched = true;
             clock.worked |= kernels;
         }
-        let step = self.findings.steps(stream);
-        let call = self.last().0;
-        let calls = self.calls_of(stream);
+        let step = findings.steps(stream);
+        let at = stream.0 as usize;
+        if self.calls.len() <= at {
+            self.calls.resize_with(at + 1, Calls::default);
+        }
+        let calls = &mut self.calls[at];
         if calls.last.len() == MOST_CALLS
             && let Some((step, ..)) = calls.last.pop_front()
         {
@@ -196,36 +191,22 @@ impl Core {
         }
     }
 
-    /// Whether some stream has kernels that the host does not know to be complete.
-    pub(super) fn has_open_kernels(&self) -> bool {
-        let over = |at| self.findings.steps_known_to_host(StreamId(at as u32));
-        let mut all = self.noticed.calls.iter().enumerate();
-        all.any(|(at, calls)| calls.last_kernel > 0 && calls.last_kernel > over(at))
+    /// The calls of each stream, with the number of its steps that the host knows to be complete.
+    fn calls<'a>(
+        &'a self,
+        findings: &'a Findings,
+    ) -> impl Iterator<Item = (StreamId, &'a Calls, u32)> {
+        self.calls.iter().enumerate().map(|(at, calls)| {
+            let stream = StreamId(at as u32);
+            (stream, calls, findings.steps_known_to_host(stream))
+        })
     }
 
-    /// Whether a stream has work that the host does not know to be complete.
-    pub(super) fn has_open_calls(&self, stream: StreamId) -> bool {
-        let over = self.findings.steps_known_to_host(stream);
-        let calls = self.noticed.calls.get(stream.0 as usize);
-        let last = calls.and_then(|calls| calls.last.back());
-        last.is_some_and(|(step, ..)| *step > over)
-    }
-
-    fn calls_of(&mut self, stream: StreamId) -> &mut Calls {
-        let at = stream.0 as usize;
-        if self.noticed.calls.len() <= at {
-            self.noticed.calls.resize_with(at + 1, Calls::default);
-        }
-        &mut self.noticed.calls[at]
-    }
-
-    /// The host waited. For clocks it does not matter for which work.
-    pub(super) fn waited(&mut self) {
-        for clock in self.noticed.clocks.values_mut() {
-            clock.launched = false;
-        }
-        for (at, calls) in self.noticed.calls.iter_mut().enumerate() {
-            let over = self.findings.steps_known_to_host(StreamId(at as u32));
+    /// The host waits, or finds work complete.
+    pub fn waited(&mut self, findings: &Findings) {
+        self.clocks.waited();
+        for (at, calls) in self.calls.iter_mut().enumerate() {
+            let over = findings.steps_known_to_host(StreamId(at as u32));
             calls.over_before = over;
             while calls.last.front().is_some_and(|(step, ..)| *step <= over) {
                 calls.last.pop_front();
@@ -236,42 +217,42 @@ impl Core {
         }
     }
 
+    /// The host blocked in a call of the program or in a read, for an event if it was recorded in a stream.
+    pub fn blocked(
+        &mut self,
+        site: Site,
+        op: OpId,
+        how: How,
+        event_of: Option<StreamId>,
+        findings: &Findings,
+    ) {
+        let is_open = |stream: StreamId| {
+            let last = self.calls.get(stream.0 as usize)?.last.back();
+            last.map(|(step, ..)| *step > findings.steps_known_to_host(stream))
+        };
+        let has_kernels = || {
+            let mut all = self.calls(findings);
+            all.any(|(_, calls, over)| calls.last_kernel > over)
+        };
+        let is_working = event_of.and_then(is_open) == Some(true)
+            || (matches!(how, How::Event | How::Stream) && has_kernels());
+        self.idle.blocked(site, op, how, is_working, findings);
+    }
+
     /// The program reads the host's clock.
-    pub fn clock_read(&mut self, site: Site) {
-        let open = self.last_open_kernels();
-        let clock = Clock {
-            site,
-            launched: false,
-            worked: false,
-            open,
-        };
-        let noticed = &mut self.noticed;
-        let Some(last) = noticed.clocks.insert(site.thread, clock) else {
-            return;
-        };
-        if last.launched {
-            keep(&mut noticed.timed, (last.site, site));
-        } else if let (Some(before), true, None) = (last.open, last.worked, open) {
-            keep(&mut noticed.queued, [before, last.site, site]);
-        }
+    pub fn clock_read(&mut self, site: Site, findings: &Findings) {
+        self.idle.time_taken(site.thread);
+        let open = self.calls(findings).filter_map(|(_, calls, over)| {
+            let mut last = calls.last.iter().rev();
+            let last = last.find(|(step, ..)| *step == calls.last_kernel && *step > over);
+            last.map(|&(_, call, site)| (call, site))
+        });
+        let open = open.max_by_key(|(call, _)| *call).map(|(_, site)| site);
+        self.clocks.read(site, open);
     }
+}
 
-    /// The last call that launched kernels which the host does not know to be complete.
-    fn last_open_kernels(&self) -> Option<Site> {
-        let open = self
-            .noticed
-            .calls
-            .iter()
-            .enumerate()
-            .filter_map(|(at, calls)| {
-                let over = self.findings.steps_known_to_host(StreamId(at as u32));
-                let mut last = calls.last.iter().rev();
-                let last = last.find(|(step, ..)| *step == calls.last_kernel && *step > over);
-                last.map(|&(_, call, site)| (call, site))
-            });
-        open.max_by_key(|(call, _)| *call).map(|(_, site)| site)
-    }
-
+impl Core {
     /// A call raised a device error that belongs to an earlier call. `waited` says whether the call is a wait that
     /// was already reported: what it would have proved does not hold.
     pub fn failed(&mut self, site: Site, device: u32, text: String, waited: bool) {
@@ -279,17 +260,12 @@ impl Core {
             return;
         }
         let (mut count, mut all) = (0, Vec::new());
-        for (at, calls) in self.noticed.calls.iter().enumerate() {
-            let stream = StreamId(at as u32);
-            let is_here = |(raw, _): &(RawStream, String)| raw.device == device;
-            if !self.stream_names.get(at).is_some_and(is_here) {
+        for (stream, calls, over) in self.noticed.calls(&self.findings) {
+            let known = self.streams.get(stream);
+            if known.is_none_or(|known| known.raw.device != device) {
                 continue;
             }
-            let over = if waited {
-                calls.over_before
-            } else {
-                self.findings.steps_known_to_host(stream)
-            };
+            let over = if waited { calls.over_before } else { over };
             if calls.older_up_to > over {
                 count += calls.older;
             }
@@ -321,62 +297,28 @@ impl Core {
     /// The program creates a stream. Returns the index of the place, and the number of steps that the stream has
     /// taken.
     pub fn stream_made(&mut self, site: Site, stream: RawStream) -> (usize, u32) {
-        let steps = self.steps_so_far(stream);
-        let noticed = &mut self.noticed;
-        let known = noticed.made_at.entry(stream.raw).or_insert(site);
+        let known = self.noticed.made_at.entry(stream.raw).or_insert(site);
         if known.waits_by_itself {
             *known = site;
         }
-        let at = *noticed.makers.entry(site).or_insert(noticed.made.len());
-        if at == noticed.made.len() {
-            let (count, let_go) = (0, 0);
-            noticed.made.push(Made {
-                site,
-                count,
-                let_go,
-            });
-        }
-        noticed.made[at].count += 1;
-        (at, steps)
+        let entry = self.noticed.made.entry(site);
+        let at = entry.index();
+        entry.or_default().count += 1;
+        (at, self.steps_so_far(stream))
     }
 
     /// The last reference to the stream was dropped.
     pub fn stream_let_go(&mut self, at: usize, stream: RawStream, steps: u32) {
         let has_worked = self.steps_so_far(stream) > steps;
-        if let Some(made) = self.noticed.made.get_mut(at) {
+        if let Some((_, made)) = self.noticed.made.get_index_mut(at) {
             made.let_go += u64::from(has_worked);
         }
     }
 
     /// The number of steps of a stream, which may not have been observed before.
     fn steps_so_far(&self, stream: RawStream) -> u32 {
-        let known = self.streams.get(&RawStream::of(0, stream.raw));
-        known.map_or(0, |&stream| self.findings.steps(stream))
-    }
-
-    /// The program says that a stream uses some memory.
-    pub(super) fn noted_by_program(&mut self, site: Site, ptr: u64, stream: RawStream) {
-        if self.is_capturing() || site.waits_by_itself {
-            return;
-        }
-        let id = self.stream(stream);
-        if let Some((start, _)) = self.space.bounds(ptr)
-            && self.space.is_away(ptr, id)
-        {
-            self.noticed.held.note(start, site, id);
-        }
-    }
-
-    pub(super) fn notice_freed(&mut self, ptr: u64) {
-        if let Some((start, end)) = self.space.bounds(ptr)
-            && start == ptr
-        {
-            self.noticed.held.freed(start, end);
-        }
-    }
-
-    pub(super) fn notice_allocated(&mut self, ptr: u64) {
-        self.noticed.held.allocated(ptr);
+        let known = self.streams.known(stream.raw);
+        known.map_or(0, |stream| self.findings.steps(stream))
     }
 
     /// All observations, for the report.
@@ -384,7 +326,7 @@ impl Core {
         let noticed = &self.noticed;
         let site = |site: Site| shown_site(site, names);
         let name = |stream| stream_name(stream, self);
-        let timed = noticed.timed.iter();
+        let timed = noticed.clocks.timed.iter();
         let late = noticed.late.as_ref().map(|late| {
             let last = late.last.iter();
             let last = last.map(|&(at, stream, count)| json!([site(at), name(stream), count]));
@@ -396,19 +338,16 @@ impl Core {
                 "last": last.collect::<Vec<_>>(),
             })
         });
-        let made = noticed
-            .made
-            .iter()
-            .filter(|made| !made.site.waits_by_itself);
+        let made = noticed.made.iter().filter(|(at, _)| !at.waits_by_itself);
         let held = noticed.held.most.iter();
         json!({
-            "idle": self.shown_idle(names),
+            "idle": noticed.idle.shown(names),
             "used": self.streams_of_the_program().map(|(device, at)| json!([device, site(at)])).collect::<Vec<_>>(),
             "timed": timed.map(|&(first, second)| json!([site(first), site(second)])).collect::<Vec<_>>(),
-            "queued": noticed.queued.iter().map(|all| all.map(site)).collect::<Vec<_>>(),
+            "queued": noticed.clocks.queued.iter().map(|all| all.map(site)).collect::<Vec<_>>(),
             "pinned": noticed.pinned.map(|(bytes, at)| json!([bytes, site(at)])),
             "late": late,
-            "made": made.map(|made| json!([site(made.site), made.count, made.let_go])).collect::<Vec<_>>(),
+            "made": made.map(|(at, made)| json!([site(*at), made.count, made.let_go])).collect::<Vec<_>>(),
             "held": held.map(|&(at, stream, bytes)| json!([site(at), name(stream), bytes])).collect::<Vec<_>>(),
             "waits": self.waits_not_needed().iter().map(|(waited, at)| json!({
                 "at": site(*at),
@@ -422,8 +361,9 @@ impl Core {
 
     /// The streams that the program itself used: the device of each, and where it was created, or first used.
     fn streams_of_the_program(&self) -> impl Iterator<Item = (u32, Site)> {
-        let calls = self.noticed.calls.iter().zip(&self.stream_names);
-        calls.filter_map(|(calls, (raw, _))| {
+        let calls = self.noticed.calls.iter().zip(&self.streams.all);
+        calls.filter_map(|(calls, stream)| {
+            let raw = stream.raw;
             let made = self.noticed.made_at.get(&raw.raw).copied();
             let site = made.or(calls.first)?;
             let is_own = !site.waits_by_itself && raw.raw & COLLECTIVES == 0;
@@ -438,15 +378,11 @@ impl Core {
             return Vec::new();
         }
         // A wait that a library or backward makes at a line may be needed for another of its calls.
-        let by_itself: HashSet<u32> = self
-            .sites
-            .iter()
-            .filter(|site| site.waits_by_itself)
-            .map(|site| site.stack)
-            .collect();
+        let by_itself = self.sites.iter().filter(|site| site.waits_by_itself);
+        let by_itself: HashSet<u32> = by_itself.map(|site| site.stack).collect();
         let found = self.findings.waits_not_needed(self.noticed.is_over);
         let all = found.into_iter().filter_map(|waited| {
-            let site = self.sites.get(waited.site.0 as usize)?;
+            let site = self.sites.get_index(waited.site.0 as usize)?;
             (site.stack != 0 && !by_itself.contains(&site.stack)).then_some((waited, *site))
         });
         all.collect()

@@ -9,7 +9,8 @@ use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
 use super::host::END_OF_SOURCE;
-use super::spine::{COLLECTIVES, Core, RawStream, Site};
+use super::spine::{Core, Site};
+use super::streams::{COLLECTIVES, RawStream, Stream};
 use super::threads::{Deed, Unheard};
 use super::touch::{Real, Touch};
 use super::{Names, Recorder};
@@ -66,7 +67,7 @@ impl Recorder {
                             race.sites.1
                         };
                         let name =
-                            |at: u32| names.operators.get(at as usize).map_or("", |name| name);
+                            |at: u32| names.operators.get_index(at as usize).map_or("", |name| name);
                         Some(format!(
                             "the kernel `{}` receives all of it as its argument `{}`, and may touch only a part",
                             name(core.site_of(kernel).name),
@@ -92,8 +93,7 @@ impl Recorder {
                 shown(tensor)
             });
             if detail.real {
-                let names = self.called.bind(py).call1((streams[0], streams[1]));
-                detail.names = names.ok().and_then(|names| names.extract().ok());
+                detail.names = self.torch.called(py, streams);
             }
             self.learn_names(streams, detail.names.clone());
             if detail.real && detail.doubt.is_none() && severity == Severity::Error {
@@ -106,14 +106,14 @@ impl Recorder {
 
     fn learn_names(
         &self,
-        streams: [Option<(u32, u64)>; 2],
+        streams: [Option<RawStream>; 2],
         names: Option<(Option<String>, Option<String>)>,
     ) {
         let mut core = self.core.lock();
         let (first, second) = names.unwrap_or_default();
         for (stream, name) in streams.into_iter().zip([first, second]) {
-            if let Some((device, raw)) = stream {
-                core.learn_name(RawStream { device, raw }, name);
+            if let Some(stream) = stream {
+                core.learn_name(stream, name);
             }
         }
     }
@@ -162,7 +162,10 @@ impl Recorder {
             places[at] = Some(listed.len());
             listed.push(shown_race(race, &detail, (first, second), core, &names));
         }
-        let unheard = core.threads.iter().flat_map(|threads| &threads.found);
+        let unheard = core
+            .threads
+            .iter()
+            .flat_map(|threads| threads.found.values());
         for pair in unheard {
             let sites = [pair.first.site, pair.second.site].map(|site| core.site_of(site));
             // A race that exists for any timing of the threads is listed only as a race of the checker.
@@ -223,7 +226,7 @@ impl Recorder {
         let has_places = self.stacks.lock().is_some();
         let lints: Vec<Value> = lints
             .filter_map(|lint| {
-                let site = *core.remarked.get(&lint.op)?;
+                let site = *core.noticed.remarked.1.get(&lint.op)?;
                 (site.stack != 0 || !has_places).then(|| {
                     json!({
                         "code": lint.code.code(),
@@ -241,9 +244,9 @@ impl Recorder {
             "noticed": core.shown_noticed(&names),
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
-            "host": core.watch.shown(),
-            "streams": core.stream_names.iter().enumerate().filter(|(_, (stream, _))| stream.raw & COLLECTIVES == 0).map(|(at, (stream, _))| json!({
-                "name": stream_name(StreamId(at as u32), &core), "device": stream.device, "handle": stream.raw,
+            "host": core.host.watch.shown(),
+            "streams": core.streams.all.iter().enumerate().filter(|(_, stream)| stream.raw.raw & COLLECTIVES == 0).map(|(at, stream)| json!({
+                "name": stream_name(StreamId(at as u32), &core), "device": stream.raw.device, "handle": stream.raw.raw,
             })).collect::<Vec<_>>(),
         })
         .to_string()
@@ -268,7 +271,7 @@ fn shown_side(site: Site, stream: Option<StreamId>, core: &Core, names: &Names) 
 }
 
 pub(super) fn shown_site(site: Site, names: &Names) -> Value {
-    let operator = names.operators.get(site.name as usize);
+    let operator = names.operators.get_index(site.name as usize);
     let thread = names.threads.get(site.thread as usize);
     let [operator, thread] = [operator, thread].map(|name| name.map_or("", |name| name));
     json!({"operator": operator, "thread": thread, "stack": site.stack})
@@ -282,7 +285,7 @@ fn shown_race(
     names: &Names,
 ) -> Value {
     let side = |site, chain| shown_side(site, stream_of(chain), core, names);
-    let workspace = race.buffer.and_then(|buffer| core.workspace_of(buffer));
+    let workspace = race.buffer.and_then(|buffer| core.graphs.workspace_of(buffer));
     let fix = remedy(noted(race).unwrap_or(race.fix), race, core, names).text;
     json!({
         "kind": race.kind.code(),
@@ -349,40 +352,43 @@ fn stream_of(chain: Chain) -> Option<StreamId> {
 
 /// The stream's name in the report: the program's name for it, unless another stream has this name, too.
 pub(super) fn stream_name(stream: StreamId, core: &Core) -> String {
-    if let Some(name) = core.program_names.get(&stream) {
-        let is_other = |(other, known): (&StreamId, &String)| *other != stream && known == name;
-        let is_given = |(_, given): &(RawStream, String)| given == name;
-        if !core.program_names.iter().any(is_other) && !core.stream_names.iter().any(is_given) {
+    let Some(known) = core.streams.get(stream) else {
+        return format!("stream{}", stream.0);
+    };
+    if let Some(name) = &known.called {
+        let is_other =
+            |other: &Stream| other.raw != known.raw && other.called.as_ref() == Some(name);
+        let has_name = |other: &Stream| is_other(other) || other.name == *name;
+        if !core.streams.all.iter().any(has_name) {
             return name.clone();
         }
     }
-    let known = core.stream_names.get(stream.0 as usize);
-    known.map_or_else(|| format!("stream{}", stream.0), |(_, name)| name.clone())
+    known.name.clone()
 }
 
 /// The stream's name in a call that a user can copy into the program.
 fn stream_in_code(stream: StreamId, core: &Core) -> String {
     let name = stream_name(stream, core);
-    let known = core.stream_names.get(stream.0 as usize);
-    match known {
-        Some((RawStream { device, raw: 0 | 1 }, given)) if *given == name => match device {
-            0 => "torch.cuda.default_stream()".to_owned(),
-            device => format!("torch.cuda.default_stream({device})"),
-        },
+    match core.streams.get(stream) {
+        Some(known) if matches!(known.raw.raw, 0 | 1) && known.name == name => {
+            match known.raw.device {
+                0 => "torch.cuda.default_stream()".to_owned(),
+                device => format!("torch.cuda.default_stream({device})"),
+            }
+        }
         _ => name,
     }
 }
 
 /// Whether a stream is that of a group's collectives.
 fn is_collectives(stream: StreamId, core: &Core) -> bool {
-    let known = core.stream_names.get(stream.0 as usize);
-    known.is_some_and(|(stream, _)| stream.raw & COLLECTIVES != 0)
+    let known = core.streams.get(stream);
+    known.is_some_and(|known| known.raw.raw & COLLECTIVES != 0)
 }
 
 /// The handle of a stream; `None` for the host.
-fn handle(chain: Chain, core: &Core) -> Option<(u32, u64)> {
-    let (known, _) = core.stream_names.get(stream_of(chain)?.0 as usize)?;
-    Some((known.device, known.raw))
+fn handle(chain: Chain, core: &Core) -> Option<RawStream> {
+    Some(core.streams.get(stream_of(chain)?)?.raw)
 }
 
 /// The fix if PyTorch's allocator reused the memory because it did not know that a stream uses it.
@@ -419,7 +425,7 @@ fn shown_mend(
     }
     let stack = core
         .sites
-        .get(call.at.0 as usize)
+        .get_index(call.at.0 as usize)
         .map_or(0, |site| site.stack);
     let first = places[*first?];
     Some(
@@ -504,7 +510,7 @@ fn remedy(fix: Fix, race: &Race, core: &Core, names: &Names) -> Remedy {
 
 /// Whether the host's access is the end of a tensor whose copy may still read it.
 fn is_end_of_source(second: SiteId, core: &Core, names: &Names) -> bool {
-    let site = core.sites.get(second.0 as usize);
-    let name = site.and_then(|site| names.operators.get(site.name as usize));
+    let site = core.sites.get_index(second.0 as usize);
+    let name = site.and_then(|site| names.operators.get_index(site.name as usize));
     name.is_some_and(|name| name == END_OF_SOURCE)
 }

@@ -4,9 +4,9 @@
 
 use std::collections::HashMap;
 
-use pyo3::ffi;
+use indexmap::{IndexMap, IndexSet};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::{ffi, intern};
 
 /// The number of user frames that are kept.
 const DEPTH: usize = 8;
@@ -65,13 +65,11 @@ pub struct Stacks {
     libraries: Vec<String>,
     /// The folder of this package.
     package: Option<String>,
-    codes: Vec<Code>,
-    known_codes: HashMap<usize, u32>,
-    known_lines: HashMap<(String, String, i32), u32>,
-    known: HashMap<([Frame; DEPTH], u8), u32>,
-    stacks: Vec<([Frame; DEPTH], u8)>,
-    f_back: Py<PyString>,
-    f_lasti: Py<PyString>,
+    /// By address.
+    codes: IndexMap<usize, Code>,
+    known_lines: HashMap<(String, String, i32), usize>,
+    /// The stacks by number, from 1 on: number 0 is for calls without a stack.
+    all: IndexSet<([Frame; DEPTH], u8)>,
 }
 
 impl Stacks {
@@ -83,19 +81,13 @@ impl Stacks {
             file.extract::<String>()
         };
         let package = package().ok();
-        let name = |text| PyString::intern(py, text).unbind();
         Stacks {
             hidden,
             libraries,
             package: package.and_then(|file| file.strip_suffix("__init__.py").map(str::to_owned)),
-            codes: Vec::new(),
-            known_codes: HashMap::new(),
+            codes: IndexMap::new(),
             known_lines: HashMap::new(),
-            known: HashMap::new(),
-            // The first entry is the stack without frames.
-            stacks: vec![([Frame::default(); DEPTH], 0)],
-            f_back: name("f_back"),
-            f_lasti: name("f_lasti"),
+            all: IndexSet::new(),
         }
     }
 
@@ -107,17 +99,20 @@ impl Stacks {
         let mut waits_by_itself = false;
         for _ in 0..FAR {
             let number = self.code(&code_of(&frame));
-            let code = &self.codes[number as usize];
+            let code = &self.codes[number];
             waits_by_itself |= count == 0 && code.waits_by_itself;
             if code.shown {
-                let at = frame.getattr(&self.f_lasti).ok()?.extract().ok()?;
-                frames[count] = Frame { code: number, at };
+                let at = frame.getattr(intern!(py, "f_lasti")).ok()?.extract().ok()?;
+                frames[count] = Frame {
+                    code: number as u32,
+                    at,
+                };
                 count += 1;
                 if count == DEPTH {
                     break;
                 }
             }
-            let back = frame.getattr(&self.f_back).ok()?;
+            let back = frame.getattr(intern!(py, "f_back")).ok()?;
             if back.is_none() {
                 break;
             }
@@ -152,10 +147,13 @@ impl Stacks {
                     number
                 }
             };
-            if self.codes[number as usize].shown {
+            if self.codes[number].shown {
                 // There is no offset: the code object begins at the line.
                 let at = -1;
-                frames[count] = Frame { code: number, at };
+                frames[count] = Frame {
+                    code: number as u32,
+                    at,
+                };
                 count += 1;
             }
         }
@@ -174,18 +172,12 @@ impl Stacks {
     }
 
     fn number(&mut self, stack: ([Frame; DEPTH], u8)) -> u32 {
-        if let Some(&known) = self.known.get(&stack) {
-            return known;
-        }
-        let id = self.stacks.len() as u32;
-        self.stacks.push(stack);
-        self.known.insert(stack, id);
-        id
+        self.all.insert_full(stack).0 as u32 + 1
     }
 
-    fn code(&mut self, code: &Bound<'_, PyAny>) -> u32 {
+    fn code(&mut self, code: &Bound<'_, PyAny>) -> usize {
         let key = code.as_ptr() as usize;
-        if let Some(&known) = self.known_codes.get(&key) {
+        if let Some(known) = self.codes.get_index_of(&key) {
             return known;
         }
         let file: String = code
@@ -207,21 +199,20 @@ impl Stacks {
             || in_torch("/torch/profiler/")
             || in_torch("/torch/autograd/profiler")
             || (name == "_apply" && in_torch("/torch/nn/modules/module.py"));
-        let id = self.codes.len() as u32;
         // The object is kept alive, so that its address is not reused.
         let object = code.clone().unbind();
-        self.codes.push(Code {
+        let known = Code {
             object,
             shown,
             waits_by_itself,
-        });
-        self.known_codes.insert(key, id);
-        id
+        };
+        self.codes.insert_full(key, known).0
     }
 
     /// The frames of a stack, the innermost first: the code object, and the offset in it.
     pub fn frames(&self, py: Python<'_>, stack: u32) -> Vec<(Py<PyAny>, i32)> {
-        let Some((frames, count)) = self.stacks.get(stack as usize) else {
+        let at = (stack as usize).checked_sub(1);
+        let Some((frames, count)) = at.and_then(|at| self.all.get_index(at)) else {
             return Vec::new();
         };
         let some = frames[..usize::from(*count)].iter();

@@ -1,11 +1,11 @@
 //! Determines which bytes a tensor covers, through Python's C interface.
 //!
-//! This code runs for every tensor of every operator, so the attribute names are interned once.
+//! This code runs for every tensor of every operator, so the attribute names are interned.
 
 use parking_lot::Mutex;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use pyo3::{ffi, intern};
 
 use super::touch::Touch;
 
@@ -78,17 +78,8 @@ pub fn layout(sizes: &[u64], strides: &[u64], item: u64) -> (u64, Option<Rows>) 
     (span, rows)
 }
 
-/// The attributes that are read from tensors, by name.
+/// What is asked of tensors.
 pub struct Asked {
-    data_ptr: Py<PyString>,
-    get_device: Py<PyString>,
-    is_contiguous: Py<PyString>,
-    nbytes: Py<PyString>,
-    shape: Py<PyString>,
-    stride: Py<PyString>,
-    itemsize: Py<PyString>,
-    dtype: Py<PyString>,
-    is_pinned: Py<PyString>,
     /// Whether the CPU plays the role of device 0, for tests without a GPU.
     pub pretend: bool,
     /// The ranges that then count as pinned memory.
@@ -96,66 +87,55 @@ pub struct Asked {
 }
 
 impl Asked {
-    pub fn new(py: Python<'_>, pretend: bool) -> Asked {
-        let name = |text| PyString::intern(py, text).unbind();
+    pub fn new(pretend: bool) -> Asked {
+        let pretended_pinned = Mutex::default();
         Asked {
-            data_ptr: name("data_ptr"),
-            get_device: name("get_device"),
-            is_contiguous: name("is_contiguous"),
-            nbytes: name("nbytes"),
-            shape: name("shape"),
-            stride: name("stride"),
-            itemsize: name("itemsize"),
-            dtype: name("dtype"),
-            is_pinned: name("is_pinned"),
             pretend,
-            pretended_pinned: Mutex::default(),
+            pretended_pinned,
         }
     }
 
     /// The bytes of a tensor. `None` if the object is not a tensor, or has no memory.
     #[inline]
     pub fn touch(&self, tensor: &Bound<'_, PyAny>, write: bool) -> Option<Touch> {
-        let ptr = call(tensor, &self.data_ptr).and_then(unsigned)?;
+        let py = tensor.py();
+        let ptr = call(tensor, intern!(py, "data_ptr")).and_then(unsigned)?;
         if ptr == 0 {
             return None;
         }
-        let mut device = call(tensor, &self.get_device).and_then(signed)? as i32;
+        let mut device = call(tensor, intern!(py, "get_device")).and_then(signed)? as i32;
         if self.pretend {
             device = if self.is_pretended(ptr) { -1 } else { 0 };
         }
-        let contiguous = call(tensor, &self.is_contiguous)?.is_truthy().ok()?;
+        let contiguous = call(tensor, intern!(py, "is_contiguous"))?
+            .is_truthy()
+            .ok()?;
         let (bytes, rows) = if contiguous {
-            (get(tensor, &self.nbytes).and_then(unsigned)?, None)
+            (get(tensor, intern!(py, "nbytes")).and_then(unsigned)?, None)
         } else {
             self.layout_of(tensor)?
         };
         if bytes == 0 {
             return None;
         }
-        Some(Touch {
-            ptr,
-            end: ptr.saturating_add(bytes),
-            device,
-            write,
-            rows,
-            may: None,
-            any: true,
-        })
+        let whole = Touch::of(ptr, ptr.saturating_add(bytes), device, write);
+        Some(Touch { rows, ..whole })
     }
 
     #[cold]
     fn layout_of(&self, tensor: &Bound<'_, PyAny>) -> Option<(u64, Option<Box<Rows>>)> {
-        let sizes: Vec<u64> = get(tensor, &self.shape)?.extract().ok()?;
-        let strides: Vec<u64> = call(tensor, &self.stride)?.extract().ok()?;
-        let item = get(tensor, &self.itemsize).and_then(unsigned)?;
+        let py = tensor.py();
+        let sizes: Vec<u64> = get(tensor, intern!(py, "shape"))?.extract().ok()?;
+        let strides: Vec<u64> = call(tensor, intern!(py, "stride"))?.extract().ok()?;
+        let item = get(tensor, intern!(py, "itemsize")).and_then(unsigned)?;
         let (bytes, rows) = layout(&sizes, &strides, item);
         Some((bytes, rows.map(Box::new)))
     }
 
     /// Whether a tensor is a boolean mask.
     pub fn is_mask(&self, tensor: &Bound<'_, PyAny>) -> bool {
-        let kind = get(tensor, &self.dtype).and_then(|dtype| dtype.str().ok());
+        let py = tensor.py();
+        let kind = get(tensor, intern!(py, "dtype")).and_then(|dtype| dtype.str().ok());
         kind.is_some_and(|kind| kind == "torch.bool" || kind == "torch.uint8")
     }
 
@@ -167,8 +147,9 @@ impl Asked {
 
     /// Whether a tensor has exactly one element.
     pub fn is_one(&self, tensor: &Bound<'_, PyAny>) -> bool {
-        let bytes = get(tensor, &self.nbytes).and_then(unsigned);
-        bytes.is_some() && bytes == get(tensor, &self.itemsize).and_then(unsigned)
+        let py = tensor.py();
+        let bytes = get(tensor, intern!(py, "nbytes")).and_then(unsigned);
+        bytes.is_some() && bytes == get(tensor, intern!(py, "itemsize")).and_then(unsigned)
     }
 
     /// Whether a copy between host and device uses the host tensor's own memory. Otherwise PyTorch puts a pageable buffer
@@ -180,18 +161,23 @@ impl Asked {
         host: &Touch,
         free: bool,
     ) -> bool {
+        let py = target.py();
         let ask = || -> Option<bool> {
-            let same_type = get(target, &self.dtype)?.is(&get(source, &self.dtype)?);
-            let sizes = |of| get(of, &self.shape)?.extract::<Vec<u64>>().ok();
+            let same_type =
+                get(target, intern!(py, "dtype"))?.is(&get(source, intern!(py, "dtype"))?);
+            let sizes = |of| get(of, intern!(py, "shape"))?.extract::<Vec<u64>>().ok();
             let (to, from) = (sizes(target)?, sizes(source)?);
             let own = if host.write { target } else { source };
-            if call(own, &self.is_contiguous)?.is_truthy().ok()? {
+            if call(own, intern!(py, "is_contiguous"))?.is_truthy().ok()? {
                 let count = |sizes: &[u64]| sizes.iter().product::<u64>();
                 // The device repeats the elements of its own side, the host those of the other.
                 let once = host.write || count(&to) == count(&from);
                 return Some(once && (same_type || free));
             }
-            let strides = (call(target, &self.stride)?, call(source, &self.stride)?);
+            let strides = (
+                call(target, intern!(py, "stride"))?,
+                call(source, intern!(py, "stride"))?,
+            );
             let same = same_type && to == from && strides.0.eq(&strides.1).ok()?;
             Some(same && host.rows.is_none())
         };
@@ -204,17 +190,19 @@ impl Asked {
     }
 
     pub fn is_pinned(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        let py = tensor.py();
         if self.pretend {
-            let ptr = call(tensor, &self.data_ptr).and_then(unsigned);
+            let ptr = call(tensor, intern!(py, "data_ptr")).and_then(unsigned);
             return ptr.is_some_and(|ptr| self.is_pretended(ptr));
         }
-        call(tensor, &self.is_pinned).is_some_and(|answer| answer.is_truthy().unwrap_or(false))
+        call(tensor, intern!(py, "is_pinned"))
+            .is_some_and(|answer| answer.is_truthy().unwrap_or(false))
     }
 }
 
 /// Calls a method without arguments; `None` if the call fails.
 #[inline]
-fn call<'py>(of: &Bound<'py, PyAny>, name: &Py<PyString>) -> Option<Bound<'py, PyAny>> {
+fn call<'py>(of: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> Option<Bound<'py, PyAny>> {
     // SAFETY: both objects are live, and the argument list ends with a null pointer. The result is a new
     // reference or null with an error set.
     unsafe {
@@ -225,7 +213,7 @@ fn call<'py>(of: &Bound<'py, PyAny>, name: &Py<PyString>) -> Option<Bound<'py, P
 }
 
 #[inline]
-fn get<'py>(of: &Bound<'py, PyAny>, name: &Py<PyString>) -> Option<Bound<'py, PyAny>> {
+fn get<'py>(of: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> Option<Bound<'py, PyAny>> {
     // SAFETY: both objects are live. The result is a new reference or null with an error set.
     unsafe { owned(of.py(), ffi::PyObject_GetAttr(of.as_ptr(), name.as_ptr())) }
 }

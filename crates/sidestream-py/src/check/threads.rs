@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use indexmap::IndexMap;
 use sidestream::check::order::{Chain, Clocks, Epoch, Force, Order, Steps};
 use sidestream::op::{
     Access, Accesses, BufferId, FlagId, Kind, Mode, Op, OpId, SiteId, StreamId, ThreadId,
@@ -25,7 +26,6 @@ pub struct Threads {
     steps: Steps,
     /// Threads by their number in the recorder.
     known: HashMap<u32, ThreadId>,
-    count: u32,
     /// For each handed-over object, the flag of each thread that handed it over.
     handed: HashMap<u64, Vec<(ThreadId, FlagId)>>,
     flags: u32,
@@ -33,8 +33,8 @@ pub struct Threads {
     kept: HashMap<BufferId, Vec<Deed>>,
     /// The threads that have called backward, and wait for it.
     callers: Vec<ThreadId>,
-    pub found: Vec<Unheard>,
-    places: HashMap<(Place, Place), usize>,
+    /// The pairs without an observed order, by their places.
+    pub found: IndexMap<(Place, Place), Unheard>,
     /// Whether the next operations belong to no thread.
     pub paused: bool,
 }
@@ -83,14 +83,12 @@ impl Threads {
             clocks: Clocks::new(Force::Promised),
             steps: Steps::new(),
             known: HashMap::new(),
-            count: 0,
             handed: HashMap::new(),
             flags: 0,
             spare: Vec::new(),
             kept: HashMap::new(),
             callers: Vec::new(),
-            found: Vec::new(),
-            places: HashMap::new(),
+            found: IndexMap::new(),
             paused: false,
         }
     }
@@ -111,11 +109,8 @@ impl Threads {
     }
 
     fn of(&mut self, thread: u32) -> ThreadId {
-        let count = &mut self.count;
-        *self.known.entry(thread).or_insert_with(|| {
-            *count += 1;
-            ThreadId(*count - 1)
-        })
+        let next = ThreadId(self.known.len() as u32);
+        *self.known.entry(thread).or_insert(next)
     }
 
     /// Applies an operation that only concerns the order of threads.
@@ -221,23 +216,24 @@ impl Threads {
         Some(first)
     }
 
-    /// A new tenancy uses this buffer ID.
-    pub fn handed_out(&mut self, buffer: BufferId) {
-        self.kept.remove(&buffer);
-    }
-
-    /// An operation with accesses was called. Returns the pairs with earlier accesses that are not ordered with it.
-    pub fn called(
+    /// Hears of an operation that a thread called. Returns the pairs with earlier accesses that are not ordered with
+    /// it.
+    pub fn hear(
         &mut self,
         op: &Op,
         thread: u32,
-        stream: Option<StreamId>,
         counts: impl Fn(&Access) -> bool,
     ) -> Vec<(Deed, Deed, BufferId)> {
         let mut pairs = Vec::new();
-        if self.paused {
+        if let Kind::Alloc { buffer, .. } = op.kind {
+            // A new tenancy uses this buffer ID.
+            self.kept.remove(&buffer);
+        }
+        // The end of a storage's life is not an access by the thread in which it happens.
+        if self.paused || op.accesses.is_empty() || op.kind == Kind::FreePinned {
             return pairs;
         }
+        let stream = op.kind.stream();
         let Some(thread) = self.actor(thread) else {
             return pairs;
         };
@@ -286,16 +282,16 @@ impl Threads {
         bytes: Option<(u64, u64)>,
     ) {
         let places = (one.min(two), one.max(two));
-        if let Some(&at) = self.places.get(&places) {
-            self.found[at].count += 1;
+        if let Some(known) = self.found.get_mut(&places) {
+            known.count += 1;
         } else if self.found.len() < MOST_FOUND {
-            self.places.insert(places, self.found.len());
-            self.found.push(Unheard {
+            let pair = Unheard {
                 first,
                 second,
                 bytes,
                 count: 1,
-            });
+            };
+            self.found.insert(places, pair);
         }
     }
 }

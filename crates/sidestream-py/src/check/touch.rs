@@ -1,5 +1,7 @@
 //! The bytes that a call touches: converted to accesses, compared, and merged.
 
+use std::collections::{HashSet, VecDeque};
+
 use sidestream::op::{Access, Accesses, BufferId, Mode, OpId};
 
 use super::tensor::Rows;
@@ -57,27 +59,85 @@ pub enum Real {
     May(Option<(u32, OpId)>),
 }
 
-/// Adds a touch to the accesses of an operation: row by row if there are few, otherwise the span. Returns whether the
-/// accesses are exact.
-pub fn add(accesses: &mut Accesses, touch: &Touch, buffer: BufferId, base: u64) -> bool {
-    let mode = touch.mode();
-    let mut access = |start: u64, end: u64| {
-        accesses.push(Access {
-            buffer,
-            start: start.saturating_sub(base),
-            end: end.saturating_sub(base),
-            mode,
-        });
-    };
-    match &touch.rows {
-        Some(rows) if rows.count() <= FEW_ROWS => {
-            rows.each(touch.ptr, access);
-            true
+/// The number of operations whose touched bytes are remembered.
+const NOTES: usize = 1 << 15;
+
+/// What the last operations touched, for accesses that are less exact than their touches.
+#[derive(Default)]
+pub struct Notes {
+    all: VecDeque<(OpId, Vec<Touch>)>,
+    /// Buffers for which the span of a tensor with gaps was reported.
+    spanned: HashSet<BufferId>,
+    /// Buffers for which the reported range includes bytes that an operator may touch, but not certainly.
+    unsure: HashSet<BufferId>,
+}
+
+impl Notes {
+    /// Adds a touch to the accesses of an operation: row by row if there are few, otherwise the span.
+    pub fn add(&mut self, accesses: &mut Accesses, touch: &Touch, buffer: BufferId, base: u64) {
+        let mode = touch.mode();
+        let mut access = |start: u64, end: u64| {
+            accesses.push(Access {
+                buffer,
+                start: start.saturating_sub(base),
+                end: end.saturating_sub(base),
+                mode,
+            });
+        };
+        match &touch.rows {
+            Some(rows) if rows.count() <= FEW_ROWS => rows.each(touch.ptr, access),
+            rows => {
+                access(touch.ptr, touch.end);
+                if rows.is_some() {
+                    self.spanned.insert(buffer);
+                }
+            }
         }
-        rows => {
-            access(touch.ptr, touch.end);
-            rows.is_none()
+        if touch.may.is_some() {
+            self.unsure.insert(buffer);
         }
+    }
+
+    /// Remembers what an operation touches.
+    pub fn note(&mut self, op: OpId, touches: &[Touch]) {
+        let oldest = (self.all.len() == NOTES).then(|| self.all.pop_front());
+        let mut room = oldest.flatten().unwrap_or_default().1;
+        room.clear();
+        room.extend_from_slice(touches);
+        self.all.push_back((op, room));
+    }
+
+    /// Whether a race that the checker reports is real. For tensors with many gaps, it received the span; such a race
+    /// counts only if the touched bytes are known to overlap. If an argument may touch its bytes, but not certainly,
+    /// they need not overlap.
+    pub fn is_real(&self, first: OpId, second: OpId, buffer: Option<BufferId>) -> Real {
+        let is_in = |set: &HashSet<BufferId>| buffer.is_some_and(|buffer| set.contains(&buffer));
+        let unsure = is_in(&self.unsure);
+        if !unsure && !is_in(&self.spanned) {
+            return Real::Yes;
+        }
+        let find = |op| self.all.iter().rev().find(|(at, _)| *at == op);
+        let (Some((_, first_touches)), Some((_, second_touches))) = (find(first), find(second))
+        else {
+            return if unsure { Real::May(None) } else { Real::No };
+        };
+        let mut real = Real::No;
+        for one in first_touches {
+            for two in second_touches.iter().filter(|two| two.write || one.write) {
+                // A part that is not empty is a part of what the other touches in full.
+                if (one.any && two.covers(one)) || (two.any && one.covers(two)) {
+                    return Real::Yes;
+                }
+                if meet(one, two) == Some(true) {
+                    let of_second = two.may.map(|name| (name, second));
+                    match of_second.or(one.may.map(|name| (name, first))) {
+                        Some(may) => real = Real::May(Some(may)),
+                        None => return Real::Yes,
+                    }
+                }
+            }
+        }
+        real
     }
 }
 
@@ -87,7 +147,7 @@ const FEW_ROWS: u64 = 16;
 const MANY_ROWS: u64 = 1 << 20;
 
 /// Whether two touches have a common byte; `None` if that would take too long to determine.
-pub fn meet(a: &Touch, b: &Touch) -> Option<bool> {
+fn meet(a: &Touch, b: &Touch) -> Option<bool> {
     if a.end <= b.ptr || b.end <= a.ptr {
         return Some(false);
     }
