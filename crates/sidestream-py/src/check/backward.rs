@@ -75,11 +75,10 @@ impl Recorder {
     /// `leave_backward`.
     fn enter_backward(&self, py: Python<'_>) -> u64 {
         self.backward.running.fetch_add(1, Ordering::Relaxed);
-        let stack = match self.stacks.try_lock().as_deref_mut() {
-            Some(Some(stacks)) => stacks.now(py),
-            _ => None,
-        };
-        let above = stack.map_or(0, |called| u64::from(called.stack) + 1);
+        let stack = self.in_stacks(|stacks| stacks.now(py));
+        let above = stack
+            .flatten()
+            .map_or(0, |called| u64::from(called.stack) + 1);
         self.of_threads(py, Threads::enter_backward);
         self.backward.above.swap(above, Ordering::Relaxed)
     }

@@ -69,17 +69,9 @@ impl Recorder {
             core.host.watch.gone(start, end);
             core.host.forget(start, end)
         };
-        self.give_back(py, &gone);
-    }
-
-    /// Releases weak references to storages.
-    fn give_back(&self, py: Python<'_>, weak: &[u64]) {
-        let class = py
-            .import("torch")
-            .and_then(|torch| torch.getattr("UntypedStorage"));
-        if let Ok(class) = class {
-            for weak in weak {
-                let _gone = class.call_method1("_free_weak_ref", (*weak,));
+        if let Some(class) = storages(py) {
+            for weak in gone {
+                let _gone = class.call_method1("_free_weak_ref", (weak,));
             }
         }
     }
@@ -87,12 +79,8 @@ impl Recorder {
     /// Host memory is used in an asynchronous copy: from here on, the host's own uses of it are reported.
     fn track(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> Option<Memory> {
         if self.is_tracked(touch, tensor) {
-            return self
-                .core
-                .lock()
-                .host
-                .piece(touch.ptr)
-                .map(|(_, piece)| piece.memory);
+            let core = self.core.lock();
+            return core.host.piece(touch.ptr).map(|(_, piece)| piece.memory);
         }
         if self.core.lock().host.is_full() {
             return None;
@@ -123,10 +111,9 @@ impl Recorder {
             }
             all.collect::<Vec<_>>()
         };
-        let class = py
-            .import("torch")
-            .and_then(|torch| torch.getattr("UntypedStorage"));
-        let Ok(class) = class else { return };
+        let Some(class) = storages(py) else {
+            return;
+        };
         for (start, weak) in all {
             let expired = class.call_method1("_expired", (weak,));
             if expired.is_ok_and(|answer| answer.is_truthy().unwrap_or(false)) {
@@ -173,10 +160,8 @@ impl Recorder {
         free: bool,
     ) -> PyResult<()> {
         let py = target.py();
-        let (read, written) = (
-            self.torch.asked.touch(source, false),
-            self.torch.asked.touch(target, true),
-        );
+        let asked = &self.torch.asked;
+        let (read, written) = (asked.touch(source, false), asked.touch(target, true));
         let (Some(read), Some(written)) = (read, written) else {
             return Ok(());
         };
@@ -199,7 +184,7 @@ impl Recorder {
             return Ok(());
         };
         let site = self.site(py, plan.name);
-        let mut touches = [read, written];
+        let touches = [read, written];
         let tensors = [source.clone(), target.clone()];
         let (from, to) = (touches[0].device, touches[1].device);
         let found = match (from >= 0, to >= 0) {
@@ -210,10 +195,7 @@ impl Recorder {
                 return Ok(());
             }
             (true, true) => {
-                let (source, target) = (
-                    self.torch.stream(py, from as u32),
-                    self.torch.stream(py, to as u32),
-                );
+                let [source, target] = [from, to].map(|at| self.torch.stream(py, at as u32));
                 let mut core = self.core.lock();
                 if from == to {
                     core.operator(site, target, &touches, false)
@@ -223,44 +205,39 @@ impl Recorder {
             }
             (on_device, _) => {
                 let host = usize::from(on_device);
+                let (host, tensor) = (&touches[host], &tensors[host]);
                 let stream = self.torch.stream(py, from.max(to) as u32);
-                let direct = self
-                    .torch
-                    .asked
-                    .is_direct((target, source), &touches[host], free);
+                let direct = asked.is_direct((target, source), host, free);
                 let asynchronous = free && direct;
                 let memory = if asynchronous {
-                    self.track(&touches[host], &tensors[host])
-                } else if self.is_tracked(&touches[host], &tensors[host]) {
+                    self.track(host, tensor)
+                } else if self.is_tracked(host, tensor) {
                     Some(Memory::Pinned)
                 } else {
                     None
                 };
                 if on_device {
-                    let host = &touches[host];
                     self.core.lock().host.watch.drop_kept(host.ptr, host.end);
                 }
                 let waits = !asynchronous && (on_device || !free);
                 if waits {
                     self.compare(py, super::host::ALL, || site)?;
-                }
-                if asynchronous && !on_device {
+                } else if asynchronous && !on_device {
                     // The bytes that an earlier copy left here are compared before they are recorded again.
-                    let host = &touches[host];
                     self.compare(py, (host.ptr, host.end), || site)?;
                 }
                 let mut found = false;
                 if !direct && !on_device && memory.is_some() {
-                    found |= self.core.lock().host_access(site, &touches[host]);
+                    found |= self.core.lock().host_access(site, host);
                 }
                 let mut core = self.core.lock();
-                let known = core.host.locate(touches[host].ptr);
+                let known = core.host.locate(host.ptr);
                 let known = known.filter(|_| memory.is_some() && (direct || on_device));
                 let kind = match (memory.unwrap_or(Memory::Pinned), on_device) {
                     (memory, true) => (Memory::Device, memory),
                     (memory, false) => (memory, Memory::Device),
                 };
-                let [read, written] = &mut touches;
+                let [read, written] = &touches;
                 found |= core.copy(site, stream, kind, (read, written), known);
                 if let (true, Some(memory), Some((buffer, _))) = (asynchronous, memory, known) {
                     let id = core.stream(stream);
@@ -268,7 +245,7 @@ impl Recorder {
                     core.noticed.idle.copied(buffer, at, on_device);
                     // SAFETY: the tensor is alive, so its storage is, and `keep_storage` ensures that its end is
                     // reported.
-                    unsafe { core.watch_copy(stream, memory, &touches[host]) };
+                    unsafe { core.watch_copy(stream, memory, host) };
                 }
                 if waits {
                     let how = Some(How::of_copy(on_device));
@@ -279,4 +256,9 @@ impl Recorder {
         };
         self.look(py, found, &touches, &tensors)
     }
+}
+
+/// PyTorch's class of storages.
+fn storages(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    py.import("torch").ok()?.getattr("UntypedStorage").ok()
 }

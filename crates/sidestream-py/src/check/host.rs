@@ -373,8 +373,8 @@ impl Recorder {
             }
             let (start, end) = (hit.start as u64, hit.end as u64);
             if hit.store {
-                // The same line most likely also stored to the saved bytes next to its pages, and one mistake is
-                // reported once.
+                // Most likely the line also stored to the saved bytes next to its pages, and one mistake is reported
+                // once.
                 let page = host_guard::page() as u64;
                 let around = Touch::of(start.saturating_sub(page), end + page, -1, true);
                 core.host.watch.stored(&around);
@@ -413,15 +413,12 @@ impl Recorder {
             None => what.to_owned(),
         };
         // This runs Python code, which may re-enter this function while `stacks` is locked; the inner call records no stack.
-        let stack = match self.stacks.try_lock().as_deref_mut() {
-            Some(Some(stacks)) => stacks.of_lines(py, hit.frames.lines()),
-            _ => 0,
-        };
+        let stack = self.in_stacks(|stacks| stacks.of_lines(py, hit.frames.lines()));
         let name = self.names.lock().operator(name);
         let thread = self.thread_of(py, hit.thread);
         Site {
             name,
-            stack,
+            stack: stack.unwrap_or(0),
             thread,
             waits_by_itself: false,
         }
@@ -478,12 +475,9 @@ impl Recorder {
         for (start, end) in changed {
             let mut core = self.core.lock();
             // It is unknown which thread stored.
-            let pause = |core: &mut Core, paused| {
-                core.threads.iter_mut().for_each(|all| all.paused = paused);
-            };
-            pause(&mut core, true);
+            let threads = core.threads.take();
             let found = core.host_touched(site, start, end, true);
-            pause(&mut core, false);
+            core.threads = threads;
             drop(core);
             self.look(py, found, &[], &[])?;
         }

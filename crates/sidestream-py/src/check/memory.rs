@@ -256,21 +256,8 @@ impl HostMemory {
         self.made >= MOST
     }
 
-    pub fn insert(
-        &mut self,
-        start: u64,
-        end: u64,
-        buffer: BufferId,
-        memory: Memory,
-        storage: (u64, u64),
-    ) {
+    pub fn insert(&mut self, start: u64, piece: Piece) {
         self.made += 1;
-        let piece = Piece {
-            end,
-            buffer,
-            memory,
-            storage,
-        };
         self.pieces.insert(start, piece);
     }
 

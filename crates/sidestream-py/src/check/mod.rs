@@ -37,9 +37,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use indexmap::IndexSet;
 use parking_lot::Mutex;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use pyo3::{ffi, intern};
 
 use backward::{Backward, Engine};
 use events::Done;
@@ -184,7 +184,7 @@ impl Recorder {
         let number = |name| self.names.lock().operator(name);
         let plan = self.torch.plan(func, number)?;
         if !self.on.load(Ordering::Relaxed) || launches::is_muted() {
-            return called(&plan, args, kwargs);
+            return plan.op.bind(py).call(args, kwargs);
         }
         // A tensor subclass is dispatched first; the operators that it calls come here.
         if self.torch.is_foreign(types) {
@@ -203,7 +203,7 @@ impl Recorder {
             self.look_at_freed(py);
         }
         idle::inside(true);
-        let result = called(&plan, args, kwargs);
+        let result = plan.op.bind(py).call(args, kwargs);
         idle::inside(false);
         let result = match result {
             Ok(result) => result,
@@ -261,32 +261,17 @@ impl Recorder {
     }
 }
 
-/// Calls an operator.
-#[inline]
-fn called<'py>(
-    plan: &Plan,
-    args: &Bound<'py, PyTuple>,
-    kwargs: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let kwargs = kwargs.map_or(std::ptr::null_mut(), |kwargs| kwargs.as_ptr());
-    // SAFETY: the arguments are a callable, a tuple, and a dictionary or null, all live. The result is a new reference, or null
-    // with an error set.
-    unsafe {
-        let got = ffi::PyObject_Call(plan.op.as_ptr(), args.as_ptr(), kwargs);
-        Bound::from_owned_ptr_or_err(args.py(), got)
-    }
-}
-
 impl Recorder {
+    /// Asks the stacks, if they are recorded and this is not called by Python code that they run.
+    fn in_stacks<T>(&self, ask: impl FnOnce(&mut Stacks) -> T) -> Option<T> {
+        Some(ask(self.stacks.try_lock()?.as_mut()?))
+    }
+
     /// Where the calling operation was called in the program.
     fn site(&self, py: Python<'_>, name: u32) -> Site {
-        let (called, in_engine) = match self.stacks.try_lock().as_deref_mut() {
-            Some(Some(stacks)) => {
-                let called = stacks.now(py);
-                (called, called.is_none())
-            }
-            _ => (None, false),
-        };
+        let called = self.in_stacks(|stacks| stacks.now(py));
+        let in_engine = matches!(called, Some(None));
+        let called = called.flatten();
         Site {
             name,
             stack: called.map_or_else(|| self.backward.stack(), |called| called.stack),

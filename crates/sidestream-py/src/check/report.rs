@@ -53,7 +53,7 @@ impl Recorder {
                 if details.by_race.contains_key(&key(race)) {
                     continue;
                 }
-                let real = core.is_real(race.first, race.second, race.buffer);
+                let real = core.notes.is_real(race.first, race.second, race.buffer);
                 let doubt = match real {
                     Real::Yes | Real::No => None,
                     Real::May(None) => Some(

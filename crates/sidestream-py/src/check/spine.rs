@@ -17,7 +17,7 @@ use sidestream::op::{
 
 use super::events::Events;
 use super::graphs::Graphs;
-use super::memory::{First, HostMemory, Space};
+use super::memory::{First, HostMemory, Piece, Space};
 use super::reduce::Told;
 use super::remarks::Noticed;
 use super::streams::{RawStream, Streams};
@@ -55,7 +55,7 @@ pub struct Core {
     pub(super) graphs: Graphs,
     pub space: Space,
     pub host: HostMemory,
-    notes: Notes,
+    pub notes: Notes,
     /// Absent while there is only one thread.
     pub threads: Option<Threads>,
     /// Observations for remarks, which are not races.
@@ -176,7 +176,7 @@ impl Core {
         };
         let own = |access: &Access| self.graphs.workspace_of(access.buffer).is_none();
         for (first, second, buffer) in threads.hear(&self.feed.op, thread, own) {
-            if self.is_real(first.op, second.op, Some(buffer)) != Real::No {
+            if self.notes.is_real(first.op, second.op, Some(buffer)) != Real::No {
                 let place = |deed: Deed| {
                     let site = self.site_of(deed.site);
                     (site.stack, site.name)
@@ -355,11 +355,17 @@ impl Core {
 
     /// Registers a piece of host memory at its first use in an asynchronous copy.
     pub fn host_buffer(&mut self, start: u64, end: u64, memory: Memory, storage: (u64, u64)) {
-        let id = self.space.next_buffer();
+        let buffer = self.space.next_buffer();
         let bytes = end.saturating_sub(start);
         let record = Record::buffer(memory, bytes, None, "");
         self.feed.sink.take(&record);
-        self.host.insert(start, end, id, memory, storage);
+        let piece = Piece {
+            end,
+            buffer,
+            memory,
+            storage,
+        };
+        self.host.insert(start, piece);
     }
 
     /// Reports that the allocator returned memory, whose size is not known.
@@ -436,11 +442,6 @@ impl Core {
             .filter(|access| access.buffer == buffer)
             .map(|access| (base + access.start, base + access.end));
         bounds.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
-    }
-
-    /// Whether a race that the checker reports is real.
-    pub fn is_real(&self, first: OpId, second: OpId, buffer: Option<BufferId>) -> Real {
-        self.notes.is_real(first, second, buffer)
     }
 }
 

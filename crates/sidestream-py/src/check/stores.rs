@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use super::ttir::{MOST_BYTES, names, parameters, starts, unquoted};
+use super::ttir::{Line, kernel};
 
 /// The number of programs that are evaluated at each end of the grid.
 const PROGRAMS: u64 = 8;
@@ -105,9 +105,9 @@ pub fn certain(
     argument: impl Fn(usize, &str) -> Option<i64>,
 ) -> Vec<(usize, i64, i64)> {
     let mut all = Vec::new();
-    if text.len() > MOST_BYTES || grid.contains(&0) {
+    let Some((lines, head)) = kernel(text).filter(|_| !grid.contains(&0)) else {
         return all;
-    }
+    };
     let last = grid.map(|count| count - 1);
     let ends = (0..grid[0]).take(PROGRAMS as usize);
     let ends = ends.chain((0..grid[0]).rev().take(PROGRAMS as usize));
@@ -118,7 +118,7 @@ pub fn certain(
             program,
             found: &mut all,
         }
-        .run(text, &argument);
+        .run(&lines[head..], &argument);
     }
     all.sort_unstable();
     let mut merged: Vec<(usize, i64, i64)> = Vec::new();
@@ -146,50 +146,41 @@ struct Follow<'a, 'f> {
 }
 
 impl<'a> Follow<'a, '_> {
-    fn run(mut self, text: &'a str, argument: &impl Fn(usize, &str) -> Option<i64>) {
-        let mut lines = text.lines().map(str::trim);
-        let Some(head) = lines.find(|line| line.starts_with("tt.func public ")) else {
+    fn run(mut self, lines: &[Line<'a>], argument: &impl Fn(usize, &str) -> Option<i64>) {
+        let [head, lines @ ..] = lines else {
             return;
         };
-        for (at, (name, kind)) in parameters(head).into_iter().enumerate() {
+        for (at, (name, kind)) in head.arguments.iter().enumerate() {
             let value = if kind.contains("!tt.ptr") {
                 Some(Value::Address(at, Number::of(0)))
             } else {
                 let value = argument(at, name.trim_start_matches('%'));
                 value.map(|value| Value::Number(Number::of(value)))
             };
-            self.values.extend(value.map(|value| (name, value)));
+            self.values.extend(value.map(|value| (*name, value)));
         }
         // `depth` is the number of open blocks; from depth `passed` on, nothing is certain to run.
         let (mut depth, mut passed) = (1_usize, usize::MAX);
         for line in lines {
-            let line = line.find(" loc(").map_or(line, |at| &line[..at]);
-            let braces = |brace| unquoted(line).filter(|c| *c == brace).count();
-            let (opens, closes) = (braces('{'), braces('}'));
             let is_certain = depth < passed;
-            depth = (depth + opens).saturating_sub(closes);
+            depth = (depth + line.opens).saturating_sub(line.closes);
             if depth == 0 {
                 break;
             }
-            let (results, body) = match line.split_once(" = ") {
-                Some((left, right)) if left.starts_with('%') => (names(left), right),
-                _ => (Vec::new(), line),
-            };
-            let end = body.find(|c: char| c.is_whitespace() || c == '(');
-            let op = body[..end.unwrap_or(body.len())].trim_matches('"');
             if is_certain {
                 // Stores before the branch are certain to run.
+                let op = line.op;
                 if op.starts_with("cf.") || op.starts_with('^') || op == "tt.return" {
                     break;
                 }
-                let value = self.line(op, body);
-                for name in &results {
+                let value = self.line(line);
+                for name in &line.results {
                     self.values.remove(name);
                 }
-                if let (Some(value), [name]) = (value, &results[..]) {
+                if let (Some(value), [name]) = (value, &line.results[..]) {
                     self.values.insert(name, value);
                 }
-                if opens > closes && !(op == "scf.for" && self.begins(body)) {
+                if line.opens > line.closes && !(op == "scf.for" && self.begins(line)) {
                     passed = depth;
                 }
             }
@@ -200,9 +191,8 @@ impl<'a> Follow<'a, '_> {
     }
 
     /// Whether a loop has a first iteration: its names then get the values of that iteration.
-    fn begins(&mut self, body: &'a str) -> bool {
-        let all = names(body);
-        let [index, from, to, ..] = all[..] else {
+    fn begins(&mut self, line: &Line<'a>) -> bool {
+        let [index, from, to, ..] = line.operands[..] else {
             return false;
         };
         let bounds = (self.number(from), self.number(to));
@@ -217,8 +207,7 @@ impl<'a> Follow<'a, '_> {
             return false;
         }
         self.values.insert(index, Value::Number(from));
-        let carried = body.find("iter_args(").map_or("", |at| &body[at..]);
-        for (name, start) in starts(carried) {
+        for &(name, start) in &line.starts {
             match self.values.get(start).copied() {
                 Some(value) => self.values.insert(name, value),
                 None => self.values.remove(name),
@@ -235,13 +224,15 @@ impl<'a> Follow<'a, '_> {
     }
 
     /// The value of an operation, if it is known. A store is recorded.
-    fn line(&mut self, op: &str, body: &'a str) -> Option<Value> {
-        let operands = names(body);
+    fn line(&mut self, line: &Line<'a>) -> Option<Value> {
+        let Line {
+            op, body, operands, ..
+        } = line;
         let value = |at: usize| self.values.get(*operands.get(at)?).copied();
         let number = |at: usize| self.number(operands.get(at)?);
         let kind = body.rsplit_once(" -> ").or_else(|| body.rsplit_once(" : "));
         let kind = kind.map_or("", |(_, kind)| kind);
-        let made = match op {
+        let made = match *op {
             "arith.constant" if body.contains("true") => Value::Condition(EVERY),
             "arith.constant" => Value::Number(Number::of(constant(body)?)),
             "tt.get_program_id" => Value::Number(Number::of(along(body, self.program)?)),
@@ -266,7 +257,7 @@ impl<'a> Follow<'a, '_> {
             "arith.divsi" | "arith.remsi" | "arith.minsi" | "arith.maxsi" => {
                 let (one, two) = (number(0)?.alone()?, number(1)?.alone()?);
                 let positive = one >= 0 && two > 0;
-                Value::Number(Number::of(match op {
+                Value::Number(Number::of(match *op {
                     "arith.divsi" => positive.then(|| one / two)?,
                     "arith.remsi" => positive.then(|| one % two)?,
                     "arith.minsi" => one.min(two),
@@ -283,7 +274,7 @@ impl<'a> Follow<'a, '_> {
                 _ => return None,
             },
             "tt.store" => {
-                self.store(&operands, kind);
+                self.store(operands, kind);
                 return None;
             }
             _ => return None,

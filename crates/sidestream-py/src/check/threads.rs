@@ -35,8 +35,6 @@ pub struct Threads {
     callers: Vec<ThreadId>,
     /// The pairs without an observed order, by their places.
     pub found: IndexMap<(Place, Place), Unheard>,
-    /// Whether the next operations belong to no thread.
-    pub paused: bool,
 }
 
 /// An access in a call of a thread.
@@ -89,7 +87,6 @@ impl Threads {
             kept: HashMap::new(),
             callers: Vec::new(),
             found: IndexMap::new(),
-            paused: false,
         }
     }
 
@@ -230,7 +227,7 @@ impl Threads {
             self.kept.remove(&buffer);
         }
         // The end of a storage's life is not an access by the thread in which it happens.
-        if self.paused || op.accesses.is_empty() || op.kind == Kind::FreePinned {
+        if op.accesses.is_empty() || op.kind == Kind::FreePinned {
             return pairs;
         }
         let stream = op.kind.stream();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use pyo3::{ffi, intern};
 
 use super::plan::{Given, Plan};
 use super::streams::RawStream;
@@ -67,10 +67,9 @@ impl Torch {
     /// Whether a tensor's class defines its own dispatch.
     #[inline]
     pub fn is_foreign(&self, types: &Bound<'_, PyAny>) -> bool {
-        let name = intern!(types.py(), "__torch_dispatch__");
         let plain = |class: &Bound<'_, PyAny>| {
             self.plain.iter().any(|known| class.is(known)) || {
-                let dispatch = class.getattr(name);
+                let dispatch = class.getattr(intern!(class.py(), "__torch_dispatch__"));
                 dispatch.is_ok_and(|dispatch| dispatch.is(&self.no_dispatch))
             }
         };
@@ -81,7 +80,17 @@ impl Torch {
     /// The current stream of a device.
     pub fn stream(&self, py: Python<'_>, device: u32) -> RawStream {
         let asked = self.current_stream.as_ref();
-        let raw = asked.and_then(|ask| ask.bind(py).call1((device,)).ok()?.extract().ok());
+        let raw = asked.and_then(|ask| {
+            let number = device.into_pyobject(py).ok()?;
+            // SAFETY: the callable and its argument are live, and the list ends with a null pointer. The result
+            // is a new reference, or null with an error set, which is taken away.
+            let got = unsafe {
+                let null = std::ptr::null_mut::<ffi::PyObject>();
+                let got = ffi::PyObject_CallFunctionObjArgs(ask.as_ptr(), number.as_ptr(), null);
+                Bound::from_owned_ptr_or_err(py, got)
+            };
+            got.ok()?.extract().ok()
+        });
         let raw = raw.unwrap_or_else(|| self.pretended.load(Ordering::Relaxed));
         RawStream::of(device, raw)
     }

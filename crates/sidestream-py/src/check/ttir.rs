@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 /// Longer texts are not read.
-pub const MOST_BYTES: usize = 4 << 20;
+const MOST_BYTES: usize = 4 << 20;
 /// The maximum number of passes; values that have not settled by then may derive from all arguments.
 const MOST_PASSES: usize = 32;
 /// The number of bits in a set of arguments.
@@ -33,11 +33,8 @@ pub struct Pointer {
 
 /// The pointers of the first public function, and the number of its arguments. `None` if there is no such function.
 pub fn pointers(text: &str) -> Option<(usize, Vec<Pointer>)> {
-    if text.len() > MOST_BYTES {
-        return None;
-    }
-    let lines: Vec<Line<'_>> = text.lines().filter_map(Line::read).collect();
-    let head = lines.iter().find(|line| line.is_public)?;
+    let (lines, head) = kernel(text)?;
+    let head = &lines[head];
     let arguments = &head.arguments;
     let mut all: Vec<Pointer> = Vec::new();
     for (at, (name, kind)) in arguments.iter().enumerate() {
@@ -66,6 +63,16 @@ pub fn pointers(text: &str) -> Option<(usize, Vec<Pointer>)> {
     Some((arguments.len(), all))
 }
 
+/// The lines of a text, and the index of its first public function.
+pub fn kernel(text: &str) -> Option<(Vec<Line<'_>>, usize)> {
+    if text.len() > MOST_BYTES {
+        return None;
+    }
+    let lines: Vec<Line<'_>> = text.lines().filter_map(Line::read).collect();
+    let head = lines.iter().position(|line| line.is_public)?;
+    Some((lines, head))
+}
+
 /// The sets of arguments that are loaded from and stored to.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Found {
@@ -81,21 +88,23 @@ impl Found {
 }
 
 /// One line: an operation, or the head of a function or block.
-struct Line<'a> {
+pub struct Line<'a> {
     /// The operation's name, such as `tt.load`.
-    op: &'a str,
-    results: Vec<&'a str>,
-    operands: Vec<&'a str>,
+    pub op: &'a str,
+    /// The line without its results.
+    pub body: &'a str,
+    pub results: Vec<&'a str>,
+    pub operands: Vec<&'a str>,
     /// Pairs of a name in a block and its initial value.
-    starts: Vec<(&'a str, &'a str)>,
+    pub starts: Vec<(&'a str, &'a str)>,
     /// The arguments of a function, with their types.
-    arguments: Vec<(&'a str, &'a str)>,
+    pub arguments: Vec<(&'a str, &'a str)>,
     is_function: bool,
     is_public: bool,
     /// The name after `@`.
     symbol: Option<&'a str>,
-    opens: usize,
-    closes: usize,
+    pub opens: usize,
+    pub closes: usize,
     /// Whether the operation makes a pointer from an integer.
     makes_pointer: bool,
 }
@@ -124,6 +133,7 @@ impl<'a> Line<'a> {
         let braces = |brace: char| unquoted(line).filter(|c| *c == brace).count();
         let mut read = Line {
             op,
+            body,
             results: names(left),
             operands: Vec::new(),
             starts: Vec::new(),
@@ -150,7 +160,7 @@ impl<'a> Line<'a> {
 }
 
 /// The characters outside quotes.
-pub fn unquoted(text: &str) -> impl Iterator<Item = char> {
+fn unquoted(text: &str) -> impl Iterator<Item = char> {
     let mut quoted = false;
     text.chars().filter(move |c| {
         quoted ^= *c == '"';
@@ -159,7 +169,7 @@ pub fn unquoted(text: &str) -> impl Iterator<Item = char> {
 }
 
 /// All value names: `%x`, `%x#1`.
-pub fn names(text: &str) -> Vec<&str> {
+fn names(text: &str) -> Vec<&str> {
     let mut all = Vec::new();
     for (at, _) in text.match_indices('%') {
         all.push(name_at(text, at));
@@ -175,7 +185,7 @@ fn name_at(text: &str, at: usize) -> &str {
 }
 
 /// The pairs of `iter_args(%a = %b, …)` and similar lists.
-pub fn starts(text: &str) -> Vec<(&str, &str)> {
+fn starts(text: &str) -> Vec<(&str, &str)> {
     let mut all = Vec::new();
     for (at, _) in text.match_indices(" = %") {
         let before = text[..at].rfind('%').map(|from| name_at(text, from));
@@ -187,7 +197,7 @@ pub fn starts(text: &str) -> Vec<(&str, &str)> {
 }
 
 /// The arguments of a function, with their types.
-pub fn parameters(line: &str) -> Vec<(&str, &str)> {
+fn parameters(line: &str) -> Vec<(&str, &str)> {
     let mut all = Vec::new();
     // Types may contain parentheses and braces; only a comma at the outermost level separates.
     let Some(open) = line.find('(') else {
