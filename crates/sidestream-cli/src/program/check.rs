@@ -93,9 +93,7 @@ fn report(name: &str, process: &Process<Watch>, json: bool) -> Result<Exit, Fail
 fn stacks_of(process: &mut Process<Watch>) -> String {
     let findings = &process.told.findings;
     let (races, sites) = (findings.report().races, findings.sites());
-    let racing = races
-        .iter()
-        .flat_map(|race| [race.sites.0, race.sites.1]);
+    let racing = races.iter().flat_map(|race| [race.sites.0, race.sites.1]);
     let mut out = String::new();
     for site in racing.collect::<BTreeSet<_>>() {
         let frames = process.stack(site);

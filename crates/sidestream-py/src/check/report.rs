@@ -61,13 +61,13 @@ impl Recorder {
                     ),
                     Real::May(Some((argument, op))) => {
                         let is_first = op == race.first;
-                        let kernel = if is_first {
-                            race.sites.0
-                        } else {
-                            race.sites.1
+                        let kernel = if is_first { race.sites.0 } else { race.sites.1 };
+                        let name = |at: u32| {
+                            names
+                                .operators
+                                .get_index(at as usize)
+                                .map_or("", |name| name)
                         };
-                        let name =
-                            |at: u32| names.operators.get_index(at as usize).map_or("", |name| name);
                         Some(format!(
                             "the kernel `{}` receives all of it as its argument `{}`, and may touch only a part",
                             name(core.site_of(kernel).name),
@@ -285,7 +285,9 @@ fn shown_race(
     names: &Names,
 ) -> Value {
     let side = |site, chain| shown_side(site, stream_of(chain), core, names);
-    let workspace = race.buffer.and_then(|buffer| core.graphs.workspace_of(buffer));
+    let workspace = race
+        .buffer
+        .and_then(|buffer| core.graphs.workspace_of(buffer));
     let fix = remedy(noted(race).unwrap_or(race.fix), race, core, names).text;
     json!({
         "kind": race.kind.code(),
