@@ -516,7 +516,7 @@ fn programs_that_break_the_format() {
 }
 
 #[test]
-fn programs_that_are_too_large_for_the_device_or_this_machine() {
+fn programs_that_are_too_large_for_the_device() {
     let big = |kind: &str, bytes: u64| {
         file(format!(
             "name: big\nbuffers: {{x: {{kind: {kind}, bytes: {bytes}}}}}\nops: [{{do: memset_async, s: s1, to: x}}]\n"
@@ -531,15 +531,14 @@ fn programs_that_are_too_large_for_the_device_or_this_machine() {
         ],
     );
     for name in [big("pinned", 1 << 48), big("dev", 100 << 30)] {
-        says_all(
-            &refused(&["run", &name]),
-            &["program big: its buffers take", "use smaller buffers"],
-        );
-        assert_eq!(
-            sidestream(&["check", &name]).code,
-            0,
-            "the checker needs no memory for them"
-        );
+        for command in ["run", "check"] {
+            let ran = sidestream(&[command, &name]);
+            assert_eq!(
+                (ran.code, ran.err),
+                (0, String::new()),
+                "{command} needs no memory for them"
+            );
+        }
     }
     let beyond = big("dev", (1 << 48) + 1);
     says_all(&refused(&["run", &beyond]), &[&beyond, "line 2"]);
