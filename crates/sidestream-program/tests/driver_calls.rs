@@ -135,6 +135,13 @@ fn a_race_that_needs_a_guess_is_a_warning() {
             "memset_async, s: s1, to: A; wait_stream, s: s2, src: s1; kernel, s: s2, may_write: [A, B]; wait_stream, s: s1, src: s2; memset_async, s: s1, to: B",
         ),
         (
+            "a certain write names the race",
+            "",
+            "kernel, s: s1, r: [A], may_write: [A]; kernel, s: s2, r: [A], w: [A]",
+            "WAR A 0 1",
+            "kernel, s: s1, r: [A], may_write: [A]; wait_stream, s: s2, src: s1; kernel, s: s2, r: [A], w: [A]",
+        ),
+        (
             "a guess between a write and a read",
             "",
             "memset_async, s: s1, to: A; kernel, s: s1, may_write: [A]; kernel, s: s2, r: [A]",

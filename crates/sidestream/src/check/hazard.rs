@@ -356,7 +356,9 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
         _ => (first, second),
     };
     let host = first.deed.is_host() || second.deed.is_host();
-    if later.reads() && earlier.writes() {
+    // A write that is certain names the race before one that is not.
+    let is_guess = is_guess(first, second);
+    if later.reads() && earlier.writes() && (is_guess || earlier.surely_writes()) {
         if host {
             RaceKind::HostRaw
         } else {
