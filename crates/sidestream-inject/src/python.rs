@@ -54,7 +54,7 @@ pub fn line() -> Option<Place> {
     }
 }
 
-/// All lines of the calling thread, those of libraries too, the innermost first; none where [`line`] is `None`.
+/// All lines of the calling thread, those of libraries too, the innermost first; none where [`line()`] is `None`.
 pub fn lines() -> impl Iterator<Item = Place> {
     let python = python();
     let first = python.and_then(Python::frame);
