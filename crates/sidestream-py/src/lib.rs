@@ -22,6 +22,7 @@ mod prefetch;
 mod process;
 mod program;
 mod stream;
+mod timeline;
 
 /// The functions and classes of the Rust libraries that the Python package uses.
 #[pyo3::pymodule]
@@ -44,6 +45,7 @@ mod _sidestream {
         prefetch::{Lease, Ring, Ticket, cached_bytes, empty_cache},
         program::{check_program, explored},
         stream::Stream,
+        timeline::Timeline,
     };
 
     #[pymodule_init]

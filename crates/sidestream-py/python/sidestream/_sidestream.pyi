@@ -31,6 +31,7 @@ __all__ = [
     "Stream",
     "Tables",
     "Ticket",
+    "Timeline",
     "Times",
     "TraceError",
     "__version__",
@@ -256,6 +257,47 @@ class Event:
             DeviceError: Work failed on the device.
         """
     def elapsed_ns(self, end: Event) -> float: ...
+
+@final
+class Timeline:
+    """The times of a simulated program, as a low, a likely and a high estimate, ns. Work of a thread begins at the
+    thread's own time, work of a stream after what was enqueued before it. Errors: ``DeviceError`` for the device's
+    name, ``ValueError`` for the numbers of lanes and markers and for the kind of a copy.
+    """
+
+    def __new__(cls, device: str, keeps: bool) -> Self: ...
+    def thread(self, name: str) -> int: ...
+    def stream(self, number: int, priority: int) -> int: ...
+    def work(self, thread: int, name: str, ns: tuple[float, float, float]) -> None: ...
+    def launch(
+        self,
+        thread: int,
+        stream: int,
+        op: str,
+        host_ns: tuple[float, float, float],
+        kernel: str,
+        kernel_ns: tuple[float, float, float],
+    ) -> int: ...
+    def copy(
+        self,
+        thread: int,
+        stream: int,
+        op: str,
+        host_ns: tuple[float, float, float],
+        kind: str,
+        bytes: int,
+        waits: bool,
+    ) -> int: ...
+    def record(self, thread: int, stream: int) -> int: ...
+    def wait(self, thread: int, stream: int, marker: int) -> None: ...
+    def synchronize(self, thread: int, marker: int | None, stream: int | None) -> None: ...
+    def query(self, thread: int, marker: int) -> bool: ...
+    def now(self, thread: int) -> tuple[int, int, int]: ...
+    def end(self, marker: int) -> tuple[int, int, int]: ...
+    def step(self, thread: int, name: str) -> None: ...
+    def trace(self, path: str | PathLike[str], since_ns: int) -> None: ...
+    @property
+    def remembered(self) -> int: ...
 
 @final
 class Outbox:

@@ -43,7 +43,7 @@ pub use clocks::{Clocks, Epoch, Known, Near};
 pub use frontier::Frontier;
 pub use misuse::{Code, Misuse};
 pub use open::Open;
-pub use rules::may_block;
+pub use rules::{STAGING_BYTES, may_block};
 
 /// An ordering rule, by its number in `docs/explanation/order.md`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

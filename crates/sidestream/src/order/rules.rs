@@ -689,4 +689,4 @@ const WRITES: usize = 16;
 
 /// R22: uploads from pageable memory below this size (4 MiB of staging memory per stream) were observed to return early,
 /// and larger ones to wait for the stream.
-const STAGING_BYTES: u64 = 4 << 20;
+pub const STAGING_BYTES: u64 = 4 << 20;
