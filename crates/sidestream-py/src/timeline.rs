@@ -1,7 +1,7 @@
 //! The virtual timeline of a simulated program: what its threads do and what they enqueue, on three engines, for the low, the
 //! likely and the high estimate of each duration.
 
-mod rows;
+mod trace;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -13,15 +13,13 @@ use sidestream::engine::{Call, Engine, Engines, LaneId, Profile, Task, TaskId, W
 use sidestream::order::STAGING_BYTES;
 
 use crate::failure::{DeviceError, of_system};
-use rows::{Between, Rows};
+use trace::Row;
 
 /// A low, a likely and a high duration, ns.
-type Triple = (f64, f64, f64);
+type Triple = [f64; 3];
 
 /// The engine of the likely durations.
 const LIKELY: usize = 1;
-/// The category of CUDA's calls in a trace.
-const CALL: &str = "cuda_runtime";
 /// The maximum number of launches and copies that may be pending in a stream: the host then waits for room, as on a GPU.
 const QUEUE: usize = 1_000;
 /// Least time of a kernel, ns: what remains if the gap before it is more than its whole time.
@@ -89,7 +87,8 @@ pub struct Timeline {
     keeps: bool,
     clocks: [Clock; 3],
     lanes: Vec<Lane>,
-    rows: Rows,
+    /// The rows of a trace, if it will be wanted.
+    rows: Vec<Row>,
     /// The number of tasks when old ones were last forgotten.
     forgot_at: u64,
 }
@@ -110,37 +109,27 @@ impl Timeline {
             keeps,
             clocks,
             lanes: Vec::new(),
-            rows: Rows::default(),
+            rows: Vec::new(),
             forgot_at: 0,
         })
     }
 
     /// Adds a host thread; it begins after what the threads have done so far.
-    fn thread(&mut self, name: &str) -> u32 {
+    fn thread(&mut self, name: String) -> u32 {
         let threads = self.lanes.iter().filter(|lane| lane.is_thread);
         let after: Vec<TaskId> = threads.map(|lane| lane.last).collect();
-        let number = self.lanes.len() as u32 + 1;
-        self.lane((true, name.to_owned(), number), &after, |engine| {
-            engine.add_thread()
-        })
+        self.lane(None, self.lanes.len() as u32 + 1, name, &after)
     }
 
     /// Adds a stream; a lower priority is more urgent.
     fn stream(&mut self, number: u32, priority: i32) -> u32 {
-        let name = format!("stream {number}");
-        self.lane((false, name, number), &[], |engine| {
-            engine.add_stream(0, priority)
-        })
+        self.lane(Some(priority), number, format!("stream {number}"), &[])
     }
 
     /// Adds host time.
     fn work(&mut self, thread: u32, name: &str, ns: Triple) -> PyResult<()> {
-        let begun = self.check(thread, true)?;
-        let task = self.host(thread, ns, &[]);
-        if !name.is_empty() {
-            self.on_host("cpu_op", name, thread, (begun, 0, task), 0);
-        }
-        self.forget(thread);
+        self.check(thread, true)?;
+        self.host(thread, name, ns.map(spent), &[]);
         Ok(())
     }
 
@@ -155,27 +144,19 @@ impl Timeline {
         kernel_ns: Triple,
     ) -> PyResult<u64> {
         let begun = self.check(thread, true)?;
-        self.check(stream, false)?;
-        let room = self.room(stream);
-        let call = self.host(thread, host_ns, room.as_slice());
+        let room = self.room(stream)?;
         // The engine adds the gap between kernels, which is part of the time.
-        let gap_ns = self.profile.kernel_gap_ns;
-        let works = each(kernel_ns).map(|ns| Work::Timed {
+        let (launch_ns, gap_ns) = (self.profile.launch_ns, self.profile.kernel_gap_ns);
+        self.host(thread, "", host_ns.map(|ns| spent(ns - launch_ns)), &[]);
+        let call = host_ns.map(|ns| spent(ns.min(launch_ns)));
+        let call = self.host(thread, "cudaLaunchKernel", call, &room);
+        let works = kernel_ns.map(|ns| Work::Timed {
             engine: Engines::Compute,
             ns: whole((ns - gap_ns).max(LEAST_KERNEL_NS)),
         });
         let task = self.enqueue(stream, works, call);
-        let own_ns = whole(host_ns.1 - self.profile.launch_ns);
-        self.on_host("cpu_op", op, thread, (begun, 0, call), 0);
-        self.on_host(
-            CALL,
-            "cudaLaunchKernel",
-            thread,
-            (begun, own_ns, call),
-            task.0,
-        );
-        self.on_device("kernel", kernel, stream, task, 0);
-        self.forget(thread);
+        self.row("cpu_op", op, thread, (begun, call), 0, 0);
+        self.row("kernel", kernel, stream, (task, task), call.0, 0);
         Ok(task.0)
     }
 
@@ -192,96 +173,85 @@ impl Timeline {
         waits: bool,
     ) -> PyResult<u64> {
         let begun = self.check(thread, true)?;
-        self.check(stream, false)?;
-        let (work, name) = match kind {
-            "upload" => (Work::Upload { bytes }, "Memcpy HtoD (Pinned -> Device)"),
-            "download" => (Work::Download { bytes }, "Memcpy DtoH (Device -> Pinned)"),
-            "upload_pageable" => (
-                Work::UploadPageable { bytes },
-                "Memcpy HtoD (Pageable -> Device)",
-            ),
+        let (work, sides) = match kind {
+            "upload" => (Work::Upload { bytes }, "HtoD (Pinned -> Device)"),
+            "download" => (Work::Download { bytes }, "DtoH (Device -> Pinned)"),
+            "upload_pageable" => (Work::UploadPageable { bytes }, "HtoD (Pageable -> Device)"),
             "download_pageable" => (
                 Work::DownloadPageable { bytes },
-                "Memcpy DtoH (Device -> Pageable)",
+                "DtoH (Device -> Pageable)",
             ),
-            "device" => (Work::DeviceCopy { bytes }, "Memcpy DtoD (Device -> Device)"),
-            "fill" => (Work::Memset { bytes }, "Memset (Device)"),
+            "device" => (Work::DeviceCopy { bytes }, "DtoD (Device -> Device)"),
+            "fill" => (Work::Memset { bytes }, ""),
             _ => {
                 return Err(PyValueError::new_err(format!(
-                    "kind is {kind:?}; give \"upload\", \"download\", \"upload_pageable\", \"download_pageable\", \
-                     \"device\" or \"fill\""
+                    "there is no copy {kind:?}; there are upload, download, upload_pageable, download_pageable, \
+                     device and fill"
                 )));
             }
         };
         // A small pageable upload returns once the host has copied the bytes; other pageable copies block.
-        let (call, blocks) = match work {
-            Work::Upload { .. } => (Call::UploadAsync { bytes }, false),
-            Work::Memset { .. } => (Call::MemsetAsync, false),
-            Work::UploadPageable { .. } if bytes < STAGING_BYTES && !waits => {
-                (Call::Stage { bytes }, false)
-            }
-            Work::UploadPageable { .. } | Work::DownloadPageable { .. } => (Call::CopyAsync, true),
-            _ => (Call::CopyAsync, false),
+        let is_staged = kind == "upload_pageable" && bytes < STAGING_BYTES && !waits;
+        let call = match work {
+            Work::Upload { .. } => Call::UploadAsync { bytes },
+            Work::Memset { .. } => Call::MemsetAsync,
+            _ if is_staged => Call::Stage { bytes },
+            _ => Call::CopyAsync,
         };
-        let room = self.room(stream);
-        let host = self.host(thread, host_ns, room.as_slice());
-        let mut end = self.call(thread, call, &[]);
-        let copy = self.enqueue(stream, [work; 3], end);
-        if blocks {
-            end = self.call(thread, Call::HostNs(0), &[copy]);
+        let room = self.room(stream)?;
+        let host = self.host(thread, "", host_ns.map(spent), &[]);
+        let call = self.host(thread, "", [call; 3], &room);
+        let copy = self.enqueue(stream, [work; 3], call);
+        let mut end = call;
+        if kind.ends_with("pageable") && !is_staged {
+            end = self.host(thread, "", [Call::HostNs(0); 3], &[copy]);
         }
-        let (category, function) = match work {
-            Work::Memset { .. } => ("gpu_memset", "cudaMemsetAsync"),
-            _ => ("gpu_memcpy", "cudaMemcpyAsync"),
+        let (function, category, name) = match work {
+            Work::Memset { .. } => (
+                "cudaMemsetAsync",
+                "gpu_memset",
+                "Memset (Device)".to_owned(),
+            ),
+            _ => ("cudaMemcpyAsync", "gpu_memcpy", format!("Memcpy {sides}")),
         };
-        self.on_host(CALL, function, thread, (host, 0, end), copy.0);
+        self.row("cuda_runtime", function, thread, (host, end), call.0, 0);
         if waits {
-            let sync = self.call(thread, Call::Sync, &[copy]);
-            self.on_host(
-                CALL,
-                "cudaStreamSynchronize",
-                thread,
-                (end, 0, sync),
-                sync.0,
-            );
-            end = sync;
+            end = self.host(thread, "cudaStreamSynchronize", [Call::Sync; 3], &[copy]);
         }
-        self.on_host("cpu_op", op, thread, (begun, 0, end), 0);
-        self.on_device(category, name, stream, copy, bytes);
-        self.forget(thread);
+        self.row("cpu_op", op, thread, (begun, end), 0, 0);
+        self.row(category, &name, stream, (copy, copy), call.0, bytes);
         Ok(copy.0)
     }
 
     /// Records an event in a stream; returns its marker.
     fn record(&mut self, thread: u32, stream: u32) -> PyResult<u64> {
-        let begun = self.check(thread, true)?;
+        self.check(thread, true)?;
         self.check(stream, false)?;
-        let call = self.call(thread, Call::Record, &[]);
+        let call = self.host(thread, "cudaEventRecord", [Call::Record; 3], &[]);
         let marker = self.push(stream, [Work::Marker; 3], &[call]);
         for clock in self.clocks.iter_mut().filter(|_| !self.keeps) {
             clock.markers.push(marker);
         }
-        self.on_host(CALL, "cudaEventRecord", thread, (begun, 0, call), marker.0);
-        self.forget(thread);
         Ok(marker.0)
     }
 
     /// Makes a stream wait for a marker.
     fn wait(&mut self, thread: u32, stream: u32, marker: u64) -> PyResult<()> {
-        let begun = self.check(thread, true)?;
+        self.check(thread, true)?;
         self.check(stream, false)?;
         let record = self.task(marker)?;
-        let call = self.call(thread, Call::Wait, &[]);
+        let call = self.host(thread, "cudaStreamWaitEvent", [Call::Wait; 3], &[]);
         let wait = self.push(stream, [Work::Marker; 3], &[call, record]);
-        self.on_host(
-            CALL,
-            "cudaStreamWaitEvent",
-            thread,
-            (begun, 0, call),
-            wait.0,
+        // The call that made the marker is the task before it.
+        let made = marker.saturating_sub(1);
+        self.row(
+            "cuda_sync",
+            "Stream Wait Event",
+            stream,
+            (wait, wait),
+            call.0,
+            made,
         );
-        self.on_device("cuda_sync", "Stream Wait Event", stream, wait, marker);
-        self.forget(thread);
         Ok(())
     }
 
@@ -293,37 +263,31 @@ impl Timeline {
         marker: Option<u64>,
         stream: Option<u32>,
     ) -> PyResult<()> {
-        let begun = self.check(thread, true)?;
+        self.check(thread, true)?;
+        let streams = self.lanes.iter().filter(|lane| !lane.is_thread);
         let (function, after) = match (marker, stream) {
             (Some(marker), _) => ("cudaEventSynchronize", vec![self.task(marker)?]),
             (None, Some(stream)) => ("cudaStreamSynchronize", vec![self.check(stream, false)?]),
-            (None, None) => {
-                let streams = self.lanes.iter().filter(|lane| !lane.is_thread);
-                (
-                    "cudaDeviceSynchronize",
-                    streams.map(|lane| lane.last).collect(),
-                )
-            }
+            (None, None) => (
+                "cudaDeviceSynchronize",
+                streams.map(|lane| lane.last).collect(),
+            ),
         };
-        let sync = self.call(thread, Call::Sync, &after);
-        self.on_host(CALL, function, thread, (begun, 0, sync), sync.0);
-        self.forget(thread);
+        self.host(thread, function, [Call::Sync; 3], &after);
         Ok(())
     }
 
     /// Whether a marker is complete at the thread's time, by the likely engine. If so, the thread does not continue
     /// before the marker is complete by the other engines: the program now relies on it.
     fn query(&mut self, thread: u32, marker: u64) -> PyResult<bool> {
-        let begun = self.check(thread, true)?;
+        self.check(thread, true)?;
         let marker = self.task(marker)?;
-        let call = self.call(thread, Call::Query, &[]);
-        self.on_host(CALL, "cudaEventQuery", thread, (begun, 0, call), call.0);
+        let call = self.host(thread, "cudaEventQuery", [Call::Query; 3], &[]);
         self.clocks[LIKELY].end_ns(call);
         let is_complete = self.clocks[LIKELY].engine.is_finished(marker);
         if is_complete {
             self.push(thread, [Work::Marker; 3], &[marker]);
         }
-        self.forget(thread);
         Ok(is_complete)
     }
 
@@ -345,7 +309,7 @@ impl Timeline {
         let next = (!name.is_empty()).then(|| (name.to_owned(), now));
         let ended = std::mem::replace(&mut self.lanes[thread as usize].step, next);
         if let Some((name, begun)) = ended {
-            self.on_host("user_annotation", &name, thread, (begun, 0, now), 0);
+            self.row("user_annotation", &name, thread, (begun, now), 0, 0);
         }
         Ok(())
     }
@@ -362,33 +326,31 @@ impl Timeline {
         for thread in self.lanes.iter().filter(|lane| lane.is_thread) {
             likely.end_ns(thread.last);
         }
-        let written = File::create(&path).and_then(|file| {
-            self.rows
-                .write(file, &self.profile, &self.lanes, &likely.engine, since_ns)
-        });
+        let about = (&self.profile, self.lanes.as_slice());
+        let written = File::create(&path)
+            .and_then(|file| trace::write(file, about, &self.rows, &likely.engine, since_ns));
         written.map_err(|error| of_system(&path, &error).unwrap_or_else(|| error.into()))
     }
 
-    /// The number of tasks that the engines remember.
+    /// The number of tasks that each engine remembers.
     #[getter]
     fn remembered(&self) -> usize {
-        self.clocks
-            .iter()
-            .map(|clock| clock.engine.remembered())
-            .sum()
+        self.clocks[LIKELY].engine.remembered()
     }
 }
 
 impl Timeline {
-    fn lane(
-        &mut self,
-        (is_thread, name, number): (bool, String, u32),
-        after: &[TaskId],
-        add: impl Fn(&mut Engine) -> LaneId,
-    ) -> u32 {
-        let [.., id] = self.clocks.each_mut().map(|clock| add(&mut clock.engine));
+    /// Adds a stream of this priority, or a thread.
+    fn lane(&mut self, stream: Option<i32>, number: u32, name: String, after: &[TaskId]) -> u32 {
+        let id = self.lanes.len() as u32;
+        for Clock { engine, .. } in &mut self.clocks {
+            match stream {
+                Some(priority) => engine.add_stream(0, priority),
+                None => engine.add_thread(),
+            };
+        }
         self.lanes.push(Lane {
-            is_thread,
+            is_thread: stream.is_none(),
             name,
             number,
             last: TaskId(0),
@@ -396,8 +358,8 @@ impl Timeline {
             step: None,
         });
         // Each lane then has a last task.
-        self.push(id.0, [Work::Marker; 3], after);
-        id.0
+        self.push(id, [Work::Marker; 3], after);
+        id
     }
 
     /// Returns the last task of a thread, or of a stream, and refuses anything else.
@@ -425,19 +387,46 @@ impl Timeline {
     }
 
     fn ends(&mut self, task: TaskId) -> (u64, u64, u64) {
-        let ends = self.clocks.each_mut().map(|clock| clock.end_ns(task));
-        ends.into()
+        self.clocks
+            .each_mut()
+            .map(|clock| clock.end_ns(task))
+            .into()
     }
 
     fn push(&mut self, lane: u32, works: [Work; 3], after: &[TaskId]) -> TaskId {
         let mut last = TaskId(0);
-        for (clock, work) in self.clocks.iter_mut().zip(works) {
-            last = clock
-                .engine
-                .push(Task::new(LaneId(lane), work).after(after));
+        for (Clock { engine, .. }, work) in self.clocks.iter_mut().zip(works) {
+            last = engine.push(Task::new(LaneId(lane), work).after(after));
         }
         self.lanes[lane as usize].last = last;
         last
+    }
+
+    /// Adds host time: a call of CUDA, or with another name an operator.
+    fn host(&mut self, thread: u32, name: &str, calls: [Call; 3], after: &[TaskId]) -> TaskId {
+        let begun = self.lanes[thread as usize].last;
+        let task = self.push(thread, calls.map(Work::Call), after);
+        if !name.is_empty() {
+            let is_call = name.starts_with("cuda");
+            let category = if is_call { "cuda_runtime" } else { "cpu_op" };
+            self.row(category, name, thread, (begun, task), task.0, 0);
+        }
+        if !self.keeps && task.0 > self.forgot_at + FORGET_EVERY {
+            self.forgot_at = task.0;
+            for clock in &mut self.clocks {
+                clock.end_ns(task);
+                clock.forget();
+            }
+        }
+        task
+    }
+
+    /// Returns what the host must wait for before it enqueues more work in a stream.
+    fn room(&mut self, stream: u32) -> PyResult<Vec<TaskId>> {
+        self.check(stream, false)?;
+        let queue = &mut self.lanes[stream as usize].queue;
+        let excess = (queue.len() + 1).saturating_sub(QUEUE);
+        Ok(queue.drain(..excess).collect())
     }
 
     /// Adds a launch or a copy to a stream.
@@ -447,81 +436,33 @@ impl Timeline {
         task
     }
 
-    /// Adds a row of a thread that begins this many ns after the end of a task, and ends with another.
-    fn on_host(
+    /// Adds a row to the trace.
+    fn row(
         &mut self,
         category: &'static str,
         name: &str,
-        thread: u32,
-        (begun, ns, end): (TaskId, u64, TaskId),
+        lane: u32,
+        tasks: (TaskId, TaskId),
         number: u64,
-    ) {
-        if self.keeps {
-            self.rows.add(
-                category,
-                name,
-                thread,
-                Between::Ends(begun, ns, end),
-                number,
-                0,
-            );
-        }
-    }
-
-    /// Adds a row of a stream.
-    fn on_device(
-        &mut self,
-        category: &'static str,
-        name: &str,
-        stream: u32,
-        task: TaskId,
         figure: u64,
     ) {
         if self.keeps {
-            self.rows
-                .add(category, name, stream, Between::Task(task), task.0, figure);
-        }
-    }
-
-    fn call(&mut self, thread: u32, call: Call, after: &[TaskId]) -> TaskId {
-        self.push(thread, [Work::Call(call); 3], after)
-    }
-
-    fn host(&mut self, thread: u32, ns: Triple, after: &[TaskId]) -> TaskId {
-        self.push(
-            thread,
-            each(ns).map(|ns| Work::Call(Call::HostNs(whole(ns)))),
-            after,
-        )
-    }
-
-    /// Returns what the host must wait for before it enqueues more work in a stream.
-    fn room(&mut self, stream: u32) -> Option<TaskId> {
-        let queue = &mut self.lanes[stream as usize].queue;
-        if queue.len() < QUEUE {
-            None
-        } else {
-            queue.pop_front()
-        }
-    }
-
-    /// Forgets old tasks now and then, unless they are kept for a trace.
-    fn forget(&mut self, thread: u32) {
-        let tasks = self.clocks[0].engine.tasks() as u64;
-        if self.keeps || tasks < self.forgot_at + FORGET_EVERY {
-            return;
-        }
-        self.forgot_at = tasks;
-        let last = self.lanes[thread as usize].last;
-        for clock in &mut self.clocks {
-            clock.end_ns(last);
-            clock.forget();
+            let name = name.to_owned();
+            self.rows.push(Row {
+                category,
+                name,
+                lane,
+                tasks,
+                number,
+                figure,
+            });
         }
     }
 }
 
-fn each((low, likely, high): Triple) -> [f64; 3] {
-    [low, likely, high]
+/// Host time, ns.
+fn spent(ns: f64) -> Call {
+    Call::HostNs(whole(ns))
 }
 
 /// Whole ns. What is not a number, or negative, is 0; a duration of more than eleven days is cut, as in the engine.
