@@ -153,7 +153,8 @@ def gain(row: Mapping[str, Any]) -> float:
 
 def kind(row: Mapping[str, Any]) -> tuple[str, str]:
     """Whether the loop is worth changing, and what limits it."""
-    worth = "worth it" if row["verdict"].startswith("Worth it") else "do not bother"
+    kinds = ("Worth it", "Do not bother")
+    worth = next((text for text in kinds if row["verdict"].startswith(text)), "no verdict").lower()
     return worth, "step" if row["step_ns"] >= row["upload_ns"]["pinned"] else "uploads"
 
 
