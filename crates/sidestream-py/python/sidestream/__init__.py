@@ -92,6 +92,7 @@ from sidestream._sidestream import (
     TraceError,
     __version__,
 )
+from sidestream._simulate import Simulated as Simulated, simulate
 from sidestream._stream import Event, InFlight, Stream
 from sidestream._tables import (
     KernelRow as KernelRow,
@@ -147,6 +148,7 @@ __all__ = [
     "profile",
     "provoke",
     "roofline",
+    "simulate",
 ]
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sidestream import _sidestream, _tree
+from sidestream import _sidestream, _simulate, _tree
 from sidestream._devices import device_name, is_of
 from sidestream._feed import Entry
 from sidestream._stream import Stream
@@ -33,8 +33,8 @@ def empty_cache() -> None:
     _sidestream.empty_cache()
 
 
-def target(device: Any, copies: bool, stream: Any) -> Target:
-    """Return the target of batches. PyTorch is used if the program has imported it."""
+def target(device: Any, copies: bool, stream: Any, depth: int) -> Target:
+    """Return the target of ``depth`` batches. PyTorch is used if the program has imported it."""
     torch = sys.modules.get("torch")
     name = _name(device, torch)
     if name == "cpu":
@@ -42,8 +42,9 @@ def target(device: Any, copies: bool, stream: Any) -> Target:
             raise ValueError('the CPU has no streams; leave out stream, or give device="cuda"')
         return Target("cpu")
     if torch is not None and is_of("cuda", name):
-        kind = _Simulated if getattr(torch.cuda, "is_simulated", False) else _Torch
-        return kind(name, torch, copies, stream)
+        if getattr(torch.cuda, "is_simulated", False):
+            return _Simulated(name, torch, copies, stream, depth)
+        return _Torch(name, torch, copies, stream)
     return _Arrays(name, copies, stream)
 
 
@@ -199,9 +200,15 @@ class _Torch(Target):
 
 
 class _Simulated(_Torch):
-    """A GPU that `check` simulates. Its memory is PyTorch's, so PyTorch's operators upload a batch when it is
-    handed over, on the stream that takes it. All else is as on a GPU.
+    """A simulated GPU. Its memory is PyTorch's, so PyTorch's operators upload a batch when it is handed over, on
+    the stream that takes it. If work takes time there, the uploads do so ahead, as on a GPU. All else is as on
+    a GPU.
     """
+
+    def __init__(self, name: str, torch: Any, copies: bool, stream: Any, depth: int) -> None:
+        super().__init__(name, torch, copies, stream)
+        entered = _simulate.entered()
+        self._ahead = None if entered is None else entered.ahead(depth)
 
     def _begin_ring(self) -> None:
         self._objects = _tree.Objects(self.device)
@@ -210,7 +217,14 @@ class _Simulated(_Torch):
 
     def hand_over(self, entry: Entry) -> Any:
         leaves, shape = _tree.flatten(entry.tree, self._objects)
-        with self.torch.cuda.stream(self.on_stream()):
+        with contextlib.ExitStack() as stack:
+            stream = self.on_stream()
+            stack.enter_context(self.torch.cuda.stream(stream))
+            if self._ahead is not None:
+                sizes = [leaf.nbytes for leaf in leaves if not getattr(leaf, "is_cuda", False)]
+                stack.enter_context(
+                    self._ahead.handing_over(sum(sizes), len(sizes), self.ordinal, stream.cuda_stream)
+                )
             return shape.unflatten([self._uploaded(leaf) for leaf in leaves])
 
     def _uploaded(self, leaf: Any) -> Any:

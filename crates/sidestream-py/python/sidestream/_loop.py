@@ -6,11 +6,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
 from typing import Any
 
-from sidestream import _tree
+from sidestream import _simulate, _tree
 from sidestream import _units as units
 from sidestream._arguments import items
 from sidestream._devices import SIMULATED_TIMES, has_no_times
@@ -78,22 +78,28 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
         "prefetch": prefetched,
     }
 
-    def timed(form: Callable[[int], None], count: int) -> float:
+    simulated = _simulate.entered()
+
+    def now_ns() -> tuple[float, ...]:
         torch.cuda.synchronize(device)
-        start = time.perf_counter()
+        return (time.perf_counter() * 1e9,) if simulated is None else simulated.now_ns
+
+    def timed(form: Callable[[int], None], count: int) -> tuple[float, ...]:
+        start = now_ns()
         form(count)
-        torch.cuda.synchronize(device)
-        return (time.perf_counter() - start) / count * 1e9
+        return tuple((end - begin) / count for begin, end in zip(start, now_ns(), strict=True))
 
     counts = {}
     for name, form in forms.items():
         timed(form, 3)
-        counts[name] = max(LEAST_BATCHES, min(MOST_BATCHES, int(SECONDS * 1e9 / max(timed(form, 5), 1.0))))
-    times: dict[str, list[float]] = {name: [] for name in forms}
-    for at in range(rounds):
+        # A simulated loop takes the same time in each round.
+        many = 0.0 if simulated else SECONDS * 1e9 / max(timed(form, 5)[0], 1.0)
+        counts[name] = max(LEAST_BATCHES, min(MOST_BATCHES, int(many)))
+    times: dict[str, list[tuple[float, ...]]] = {name: [] for name in forms}
+    for at in range(1 if simulated else rounds):
         for name in list(forms) if at % 2 else list(forms)[::-1]:
             times[name].append(timed(forms[name], counts[name]))
-    medians = {name: statistics.median(of) for name, of in times.items()}
+    medians = {name: statistics.median(sorted(one)[len(one) // 2] for one in of) for name, of in times.items()}
     return LoopOverlap(
         name=getattr(step, "__name__", None) or type(step).__name__,
         device_name=str(torch.cuda.get_device_name(device)),
@@ -103,6 +109,8 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
         upload_ns={"pinned": medians["upload_pinned"], "pageable": medians["upload_pageable"]},
         loop_ns={name: medians[name] for name in ("pageable", "pinned", "prefetch")},
         rounds=rounds,
+        ranges={name: (min(of[0]), max(of[0])) for name, of in times.items()} if simulated else {},
+        unknown=simulated.unknown if simulated else (),
     )
 
 
@@ -126,6 +134,9 @@ class LoopOverlap(Result):
         loop_ns: Time for a batch in the whole loop: with ``.to()`` of ``pageable`` batches, with
             ``non_blocking`` copies of ``pinned`` ones, and with ``prefetch``.
         rounds: How often each was measured, in turn. All times are medians, in nanoseconds.
+        ranges: On a simulated GPU the least and the most that each time may be: of the ``step``, of
+            ``upload_pinned`` and ``upload_pageable``, and of the three loops.
+        unknown: On a simulated GPU the operators that take a share of the time and are not known.
     """
 
     name: str
@@ -136,6 +147,8 @@ class LoopOverlap(Result):
     upload_ns: Mapping[str, float]
     loop_ns: Mapping[str, float]
     rounds: int
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
 
     @property
     def limit_ns(self) -> float:

@@ -209,7 +209,7 @@ class Prefetcher(Generic[Batch]):
         self._loader = loader
         self._depth = depth
         self._transform = transform
-        self._target = _hand_over.target(device, keep == "copy", stream)
+        self._target = _hand_over.target(device, keep == "copy", stream, depth)
         # One batch is in use, and another may still use its slot for its transform when the next batch comes.
         slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
         self._ring = (

@@ -31,13 +31,15 @@ _numbers = itertools.count()
 class Simulation:
     """A simulated machine with some GPUs."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, shapes: bool = False) -> None:
         self.streams = streams.Streams(count)
         first = next(_numbers) * count
         self.allocators = [DeviceAllocator(index, self.streams, first + index) for index in range(count)]
         self.refusals = refusals.Refusals()
         self.runtime = runtime.Runtime(self.streams, self.allocators, self.refusals.refused)
         self.operators = operators.Operators(self.streams, self.allocators, self.refusals.refused)
+        if shapes:
+            self.operators.home = torch.device("meta")
 
     @property
     def skipped(self) -> tuple[str, ...]:
@@ -50,8 +52,11 @@ class Simulation:
 
 
 @contextlib.contextmanager
-def simulated(count: int = 1) -> Iterator[Simulation]:
-    """While this is entered, PyTorch finds ``count`` simulated GPUs.
+def simulated(
+    count: int = 1, *, shapes: bool = False, name: str = device.PROPERTIES["name"]
+) -> Iterator[Simulation]:
+    """While this is entered, PyTorch finds ``count`` simulated GPUs of a name. With ``shapes``, the tensors on
+    them have shapes and no values.
 
     Raises:
         RuntimeError: The process already uses a real GPU.
@@ -61,9 +66,9 @@ def simulated(count: int = 1) -> Iterator[Simulation]:
             "PyTorch already uses a GPU in this process; simulate in a separate process, before the first "
             "use of CUDA"
         )
-    simulation = Simulation(count)
+    simulation = Simulation(count, shapes)
     with contextlib.ExitStack() as stack:
-        for owner, attributes in _replaced(simulation):
+        for owner, attributes in _replaced(simulation, name):
             for name, value in attributes.items():
                 put(stack, owner, name, value)
         simulation.refusals.install(stack)
@@ -74,7 +79,7 @@ def simulated(count: int = 1) -> Iterator[Simulation]:
             torch.cuda.graph.default_capture_stream = None
 
 
-def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
+def _replaced(simulation: Simulation, name: str) -> list[tuple[Any, dict[str, Any]]]:
     """Return the attributes that are replaced while a GPU is simulated, with their owners."""
     all_streams, allocators = simulation.streams, simulation.allocators
     stream, external, event = streams.classes(all_streams)
@@ -93,7 +98,7 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
         (
             torch.cuda,
             {
-                **device.of_module(all_streams, allocators, core, classes),
+                **device.of_module(all_streams, allocators, core, classes, name),
                 "_cudart": simulation.runtime,
             },
         ),

@@ -162,13 +162,14 @@ def of_module(
     allocators: list[DeviceAllocator],
     core: dict[str, Any],
     classes: dict[str, type],
+    name: str,
 ) -> dict[str, Any]:
     """Return the replacements for attributes of ``torch.cuda``."""
     index_of = streams.index_of
 
     def properties(device: Any = None) -> Any:
         index_of(device)
-        return SimpleNamespace(**PROPERTIES)
+        return SimpleNamespace(**{**PROPERTIES, "name": name})
 
     return {
         **classes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -15,7 +15,11 @@ from sidestream._simulated.allocator import DeviceAllocator, Memory, PinnedCache
 from sidestream._simulated.streams import Streams
 from sidestream._simulated.tensor import KEPT, crossing, memory_of, tensors_in
 
+if TYPE_CHECKING:
+    from sidestream._simulated.timing import Timing
+
 _storage_of = torch._C.TensorBase.untyped_storage
+_has_no_values = torch._C.TensorBase.is_meta.__get__
 #: Types for which the CPU lacks some operators: these run in float32.
 _SHORT = (torch.float16, torch.bfloat16)
 #: Copies, which may go from any device to any other.
@@ -37,6 +41,10 @@ class Operators:
     ) -> None:
         self.streams, self.allocators, self.refused = streams, allocators, refused
         self.pinned = PinnedCache()
+        #: Where the tensors of devices are: on the CPU, or on ``meta`` if they have shapes only.
+        self.home = _CPU
+        #: The timeline; None where work takes no time.
+        self.timing: Timing | None = None
 
     def plan(self, func: Any) -> _check_plan.Plan:
         """Return the plan of an operator. The plan calls this object."""
@@ -61,7 +69,7 @@ class Operators:
         is_empty = kind == "silent" and any(result.alias_info is None for result in schema.returns)
         if kind == "silent" and not is_empty and not has_device:
             # A view allocates no memory.
-            return op
+            return op if self.timing is None else self._viewed(op)
         if name == "aten::_to_copy":
             return self._to_copy(func, op)
         if name == "aten::copy_":
@@ -83,6 +91,8 @@ class Operators:
         # PyTorch's own code creates CPU tensors for the tensor of a device, and then writes to them. A
         # program that does so is refused on a GPU.
         takes = bool(written) and name not in _COPIES
+        timing = None if name in _COPIES or name == "aten::_to_copy" else self.timing
+        has_values = self.home.type == "cpu"
 
         def call(*args: Any, **kwargs: Any) -> Any:
             target: int | None = None
@@ -92,7 +102,7 @@ class Operators:
                 if device is not None:
                     if device.type == "cuda":
                         target = streams.index_of(device)
-                        kwargs["device"] = _CPU
+                        kwargs["device"] = self.home
                     else:
                         target = -1
                 pinned = bool(kwargs.pop("pin_memory", False))
@@ -112,6 +122,8 @@ class Operators:
                 if waits:
                     streams.refuse_in_capture()
                     streams.stream_is_done(target, here.streams[target])
+                    if not has_values:
+                        return self._without_values(name, args, target)
             capture = streams.here.capture if target >= 0 else None
             if capture is not None:
                 capture.begins(tensors_in([_argument(args, kwargs, at, key) for at, key in written]))
@@ -126,6 +138,11 @@ class Operators:
                     self._adopt_written(_argument(args, kwargs, at, key), target)
                 for name_of in grows:
                     self._grown(kwargs.get(name_of))
+                if timing is not None:
+                    if waits:
+                        timing.copied("download_pageable", 8, True, args, target, here.streams[target])
+                    else:
+                        timing.computed(func, args, kwargs, result, target, here.streams[target])
             elif has_device and makes and isinstance(result, torch.Tensor):
                 here.made = (*_call_of(sys._getframe(1)), _cdata(result))
             if pinned and target < 0:
@@ -135,6 +152,29 @@ class Operators:
             return result
 
         return call
+
+    def _viewed(self, op: Any) -> Any:
+        timing = self.timing
+        assert timing is not None
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _device_of(args) is not None:
+                timing.viewed(args)
+            return op(*args, **kwargs)
+
+        return call
+
+    def _without_values(self, name: str, args: Any, device: int) -> Any:
+        """Answer an operator that asks a tensor of shapes only for values."""
+        if name != "aten::_local_scalar_dense":
+            what = name.removeprefix("aten::")
+            raise self.refused(
+                f"{what}, whose result depends on values, and there are only shapes (give shapes=False)"
+            )
+        if self.timing is not None:
+            stream = self.streams.here.streams[device]
+            self.timing.copied("download_pageable", args[0].element_size(), True, args, device, stream)
+        return torch.zeros((), dtype=args[0].dtype).item()
 
     def _to_copy(self, func: Any, op: Any) -> Any:
         """Return the function for ``_to_copy``. A non-blocking copy to the host goes to pinned memory."""
@@ -151,7 +191,7 @@ class Operators:
             non_blocking = bool(kwargs.get("non_blocking"))
             if is_away and non_blocking:
                 result = self.pinned_copy(result)
-            self._copied(result, tensor, non_blocking)
+            self._copied(func, result, tensor, non_blocking)
             return result
 
         return call
@@ -167,7 +207,7 @@ class Operators:
                 if made == (*_call_of(sys._getframe(1)), _cdata(target)):
                     self.adopt(target, memory.index)
             result = computed(target, source, non_blocking)
-            self._copied(target, source, non_blocking)
+            self._copied(func, target, source, non_blocking)
             return result
 
         return call
@@ -178,14 +218,16 @@ class Operators:
         def call(targets: Any, sources: Any, non_blocking: bool = False) -> Any:
             result = computed(targets, sources, non_blocking)
             for target, source in zip(targets, sources, strict=True):
-                self._copied(target, source, non_blocking)
+                self._copied(func, target, source, non_blocking)
             return result
 
         return call
 
-    def _copied(self, target: Any, source: Any, non_blocking: bool) -> None:
+    def _copied(self, func: Any, target: Any, source: Any, non_blocking: bool) -> None:
         """Record that the host has waited for a copy between host and device, if it had to."""
         onto, read = memory_of(target), memory_of(source)
+        if self.timing is not None:
+            self._copy_takes_time(self.timing, func, target, source, non_blocking)
         if isinstance(onto, Memory):
             device = None if isinstance(read, Memory) or non_blocking else onto.index
         elif not isinstance(read, Memory) or (non_blocking and _is_direct(target, source)):
@@ -196,7 +238,31 @@ class Operators:
             self.streams.refuse_in_capture()
             self.streams.stream_is_done(device, self.streams.current(device))
 
+    def _copy_takes_time(
+        self, timing: Timing, func: Any, target: Any, source: Any, non_blocking: bool
+    ) -> None:
+        onto, read = memory_of(target), memory_of(source)
+        of = onto if isinstance(onto, Memory) else read
+        if not isinstance(of, Memory):
+            return
+        stream = self.streams.current(of.index)
+        if isinstance(onto, Memory) and isinstance(read, Memory):
+            timing.computed(func, (target, source), {}, target, of.index, stream)
+            return
+        host, way = (source, "upload") if isinstance(onto, Memory) else (target, "download")
+        is_pinned = host.is_pinned()
+        kind = way if is_pinned else f"{way}_pageable"
+        waits = not non_blocking or (way == "download" and not is_pinned)
+        timing.copied(kind, source.nbytes, waits, (source,), of.index, stream)
+
     def _run(self, op: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if self.home.type == "meta" and name in ("aten::_to_copy", "aten::copy_"):
+            if name == "aten::copy_" and _has_no_values(args[1]) and not _has_no_values(args[0]):
+                return args[0].zero_()
+            if _has_no_values(args[0]) and kwargs.get("device") == _CPU:
+                # Values that there are not: they are 0.
+                return torch.zeros_like(args[0], device=_CPU, dtype=kwargs.get("dtype"))
+        before, crossing.computes = crossing.computes, self.home.type == "meta"
         try:
             return op(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
@@ -211,6 +277,8 @@ class Operators:
                     )
                     raise self.refused(why) from error
             raise
+        finally:
+            crossing.computes = before
 
     # ------------------------------------------------------------ memory
 

@@ -7,10 +7,13 @@ import itertools
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.cuda import _gpu_trace
+
+if TYPE_CHECKING:
+    from sidestream._simulated.timing import Timing
 
 #: Number of streams of each priority, which PyTorch hands out in turn.
 POOL = 32
@@ -63,6 +66,8 @@ class Streams:
         #: Number of captures that have not ended, and of those among them that forbid all threads to wait.
         self.captures = 0
         self.captures_of_all = 0
+        #: The timeline; None where work takes no time.
+        self.timing: Timing | None = None
 
     def handle(self) -> int:
         """Return a new number for a stream or an event."""
@@ -154,6 +159,8 @@ class Streams:
         here = self.here
         before, here.device = here.device, device
         try:
+            if self.timing is not None:
+                self.timing.told(callbacks, device, what)
             callbacks.fire_callbacks(*what)
         finally:
             here.device = before
@@ -336,6 +343,8 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             return not self._pending or streams.has_waited(*self._on, self._recorded)
 
         def query(self) -> bool:
+            if streams.timing is not None:
+                return streams.timing.is_complete(self.cuda_event)
             is_over, self._pending = self._is_over(), False
             return is_over
 
@@ -345,7 +354,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
                 self._pending = False
                 # All work of the stream before the event is complete, too.
                 streams.stream_is_done(*self._on, self._recorded)
-                _gpu_trace.EventSynchronizationCallbacks.fire_callbacks(self.cuda_event)
+                streams.tell(_gpu_trace.EventSynchronizationCallbacks, self._on[0], self.cuda_event)
 
         def elapsed_time(self, end_event: Any) -> float:
             if not (self._timed and end_event._timed):
@@ -357,6 +366,9 @@ def classes(streams: Streams) -> tuple[type, type, type]:
                     "CUDA error: device not ready: synchronize with the second event before the time is "
                     "asked for"
                 )
+            if streams.timing is not None:
+                begin, end = (streams.timing.end_ns(each.cuda_event) for each in (self, end_event))
+                return (end - begin) / 1e6
             # This is the CPU's time, which says nothing about that of a GPU; it is never 0, since programs
             # divide by it.
             return max(float(end_event._at_ns - self._at_ns), 1e3) / 1e6

@@ -49,6 +49,8 @@ def tensors_in(value: Any) -> list[Any]:
 
 def device_of(tensor: Any) -> Any:
     """Return the simulated device of a tensor; None for a CPU tensor."""
+    if crossing.computes:
+        return None
     memory = memory_of(tensor)
     return None if memory is None else memory.device
 
@@ -75,6 +77,9 @@ class _Crossing(threading.local):
     """
 
     leaves = False
+    #: Whether an operator runs that is written in Python, as those for shapes are: all tensors are where they
+    #: really are.
+    computes = False
 
 
 crossing = _Crossing()
@@ -123,6 +128,9 @@ def attributes(streams: Streams, registered: Callable[[int, int], bool]) -> dict
 
     def is_cpu(self: Any) -> bool:
         return device_of(self) is None and bool(plain["is_cpu"].__get__(self))
+
+    def is_meta(self: Any) -> bool:
+        return device_of(self) is None and bool(plain["is_meta"].__get__(self))
 
     def get_device(self: Any) -> int:
         device = device_of(self)
@@ -227,6 +235,7 @@ def attributes(streams: Streams, registered: Callable[[int, int], bool]) -> dict
         "device": property(get),
         "is_cuda": property(is_cuda),
         "is_cpu": property(is_cpu),
+        "is_meta": property(is_meta),
         "get_device": get_device,
         "data_ptr": data_ptr,
         "is_pinned": is_pinned,

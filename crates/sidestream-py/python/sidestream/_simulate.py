@@ -1,0 +1,131 @@
+"""``simulate``: PyTorch programs on a GPU that this machine does not have, with the times that they would take."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sidestream._arguments import truth
+from sidestream._devices import DeviceError, is_of, name_with_streams
+
+_TABLES = Path(__file__).parent / "_simulated" / "tables"
+#: The share of the device's time from which an operator that is not known is named.
+_NAMED = 0.01
+
+
+#: The simulation that is entered, and its times.
+_entered: list[Simulated] = []
+
+
+def entered() -> Simulated | None:
+    """Return the simulation with times that is entered."""
+    return _entered[-1] if _entered else None
+
+
+class Simulated:
+    """A simulated GPU, and the times of what runs on it."""
+
+    def __init__(self, device: str, timing: Any) -> None:
+        #: The name of the device, such as ``sim:h200``.
+        self.device = device
+        self._timing = timing
+
+    @property
+    def now_ns(self) -> tuple[int, int, int]:
+        """The virtual time of the calling thread, ns: the earliest, the likely and the latest."""
+        now: tuple[int, int, int] = self._timing.now_ns()
+        return now
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Operators that no measured class resembles, and that take 1 % or more of the device's time by their
+        bytes. Their time may be off by a factor of 2, or more.
+        """
+        timing = self._timing
+        return tuple(sorted(name for name, ns in timing.unknown.items() if ns >= _NAMED * timing.device_ns))
+
+    def ahead(self, depth: int) -> Any:
+        """Return what puts the uploads of a prefetcher on the timeline."""
+        from sidestream._simulated.timing import Ahead
+
+        return Ahead(self._timing, depth)
+
+    def trace(self, path: str | Path, since_ns: int = 0) -> None:
+        """Write what began after a virtual time as PyTorch's profiler would, for ``diagnose`` and Perfetto.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        self._timing.timeline.trace(str(path), since_ns)
+
+
+@contextlib.contextmanager
+def simulate(
+    device: Any = "sim:h200", *, shapes: bool = False, host: str | Path | None = None
+) -> Iterator[Simulated]:
+    """While this is entered, PyTorch finds a GPU, and operators, copies and waits take the time that they would
+    take on it.
+
+    The operators run on the processor. ``torch.cuda.Event.elapsed_time``, ``time.perf_counter`` and
+    ``overlap(step, batches)`` give the simulated device's time: for each operator that of its class and size,
+    measured on such a device by ``sidestream measure``, and on its host what issuing the operator takes. Other
+    work of the host, such as decoding images, takes no time.
+
+    Args:
+        device: ``"sim:h100"``, ``"sim:h200"``, or ``"sim:FILE.toml"`` with the tables of ``sidestream
+            measure`` beside it, as ``FILE.torch.json``.
+        shapes: Whether tensors on the device have shapes and no values. Then nothing is computed, and a model
+            may be larger than this machine. Values that the program asks for are 0; an operator whose result
+            has as many elements as values say, such as ``nonzero``, is an error.
+        host: A file of ``sidestream measure``, for the host's times; by default those of the device's own.
+
+    Raises:
+        DeviceError: There is no such device, or there are no tables of it.
+        RuntimeError: The process already uses a real GPU.
+    """
+    name = name_with_streams(device)
+    if not is_of("sim", name):
+        raise DeviceError(f'device is {name!r}; give "sim:h200", or another simulated device')
+    truth("shapes", shapes)
+    from sidestream._simulated import simulated
+    from sidestream._simulated.costs import Costs
+    from sidestream._simulated.timing import Mode, Timing, timed
+
+    tables = _tables(name)
+    costs = Costs(tables, tables if host is None else _read(Path(host)))
+    with simulated(1, shapes=shapes, name=f"{tables['device']}, simulated") as simulation:
+        timing = Timing(simulation.streams, name, costs)
+        simulation.streams.timing = simulation.operators.timing = timing
+        with timed(timing), Mode(simulation.plan):
+            _entered.append(Simulated(name, timing))
+            try:
+                yield _entered[-1]
+            finally:
+                _entered.pop()
+
+
+def _tables(name: str) -> dict[str, Any]:
+    kind = name.removeprefix("sim:")
+    path = Path(kind).with_suffix(".torch.json") if kind.endswith(".toml") else _TABLES / f"{kind}.json"
+    if not path.exists():
+        there = ", ".join(sorted(f"sim:{each.stem}" for each in _TABLES.glob("*.json")))
+        raise DeviceError(
+            f"there are no times of PyTorch's operators for {name} ({path} does not exist): there are those of "
+            f"{there}; `sidestream measure -o FILE.toml` makes them on a GPU"
+        )
+    return _read(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tables: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if tables["kernels"] is None or tables["calls"] is None:
+            raise KeyError("kernels")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DeviceError(f"{path} is no file of `sidestream measure`: {error}") from None
+    return tables
+
+

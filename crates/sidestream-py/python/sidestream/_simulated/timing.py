@@ -1,0 +1,401 @@
+"""Puts what a simulated GPU is told on a virtual timeline: operators, copies, events and waits, with the times
+that they take on the GPU and on its host (``costs.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.cuda import _gpu_trace
+from torch.optim import optimizer as _optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sidestream import _check_plan, _sidestream
+from sidestream._check_changes import put
+from sidestream._simulated.costs import LIKELY, SURE, Costs, known
+from sidestream._simulated.streams import Streams
+
+#: By which factors the device's and the host's times may be lower and higher than the tables say.
+DEVICE, HOST = (0.85, 1.2), (0.8, 1.3)
+
+Triple = tuple[float, float, float]
+
+
+class _Here(threading.local):
+    """What a thread is doing."""
+
+    #: Its lane of the timeline.
+    lane: int | None = None
+    #: Whether its operators are those of a call whose time is known as a whole, and whether the host's time is.
+    muted, host_is_muted = False, False
+    #: The node of a backward pass that its last operator belongs to.
+    node: Any = None
+
+
+class Timing:
+    """The timeline of a simulation."""
+
+    def __init__(self, streams: Streams, device: str, costs: Costs, keeps: bool = True) -> None:
+        self.timeline = _sidestream.Timeline(device, keeps)
+        self.costs, self.streams, self.here = costs, streams, _Here()
+        self._lanes: dict[tuple[int, int], int] = {}
+        #: The latest record of each event.
+        self._markers: dict[int, int] = {}
+        #: The device's time of each operator whose time is not known but by its bytes, and that of all.
+        self.unknown: dict[str, float] = defaultdict(float)
+        self.device_ns = 0.0
+        self._costs_of: dict[Any, tuple[float, float]] = {}
+        #: The calls that are one kernel on a GPU, by the number of their first node: up to which number, the time
+        #: of their backward, and the backward pass that has taken it.
+        self._whole: list[tuple[int, int, float, list[Any]]] = []
+        self._told: dict[Any, Callable[[int, tuple[int, ...]], None]] = {
+            _gpu_trace.EventRecordCallbacks: self._recorded,
+            _gpu_trace.EventWaitCallbacks: self._waits,
+            _gpu_trace.StreamSynchronizationCallbacks: self._stream_waited_for,
+            _gpu_trace.DeviceSynchronizationCallbacks: self._device_waited_for,
+            _gpu_trace.EventSynchronizationCallbacks: self._event_waited_for,
+        }
+
+    # ------------------------------------------------------------ lanes
+
+    def thread(self) -> int:
+        lane = self.here.lane
+        if lane is None:
+            lane = self.here.lane = self.timeline.thread(threading.current_thread().name)
+        return lane
+
+    def stream(self, device: int, handle: int) -> int:
+        lane = self._lanes.get((device, handle))
+        if lane is None:
+            number = len(self._lanes) + 7 if handle else 7
+            lane = self.timeline.stream(number, self.streams.priority(handle))
+            self._lanes[device, handle] = lane
+        return lane
+
+    def now_ns(self) -> tuple[int, int, int]:
+        """Return the earliest, the likely and the latest time of the calling thread."""
+        return self.timeline.now(self.thread())
+
+    # ------------------------------------------------------------ the host
+
+    def work(self, name: str, ns: float) -> None:
+        """Let the host compute."""
+        if ns > 0 and not self.here.host_is_muted:
+            self.timeline.work(self.thread(), name, _host(ns))
+
+    def _call_ns(self, name: str, args: tuple[Any, ...]) -> float:
+        """Return the host's time of an operator."""
+        here = self.here
+        if here.host_is_muted:
+            return 0.0
+        node = torch._C._current_autograd_node()
+        if node is None:
+            grad = torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in args)
+            return self.costs.call(name, "grad" if grad else "forward")
+        is_new, here.node = node is not here.node, node
+        return self.costs.call(name, "backward") + (self.costs.node_ns if is_new else 0.0)
+
+    # ------------------------------------------------------------ operators
+
+    def computed(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, device: int, stream: int
+    ) -> None:
+        """Launch the kernels of an operator."""
+        if self.here.muted or self._is_part_of_whole(device, stream):
+            return
+        name = func._schema.name.removeprefix("aten::")
+        key = (func, *(_key(each) for each in args), *(_key(each) for each in kwargs.values()))
+        cost = self._costs_of.get(key)
+        if cost is None:
+            cost = self.costs.kernel(name, args, kwargs, result)
+            if not known(name, func.tags):
+                self.unknown[name] += 0.0
+            elif cost[1] > LIKELY:
+                cost = cost[0], SURE
+            self._costs_of[key] = cost
+        if name in self.unknown:
+            self.unknown[name] += cost[0]
+        self.launch(name, self._call_ns(name, args), cost, device, stream)
+
+    def launch(self, name: str, host_ns: float, cost: tuple[float, float], device: int, stream: int) -> None:
+        ns, sure = cost
+        self.device_ns += ns
+        self.timeline.launch(
+            self.thread(),
+            self.stream(device, stream),
+            f"aten::{name}",
+            _host(host_ns),
+            name,
+            (ns * DEVICE[0] / sure, ns, ns * DEVICE[1] * sure),
+        )
+
+    def viewed(self, args: tuple[Any, ...]) -> None:
+        """Let the host make a view."""
+        here = self.here
+        if here.muted or here.host_is_muted:
+            return
+        node = torch._C._current_autograd_node()
+        if node is not None and node is here.node:
+            return
+        self.work("", self._call_ns("empty", args))
+
+    def copied(
+        self, kind: str, size: int, waits: bool, args: tuple[Any, ...], device: int, stream: int
+    ) -> None:
+        """Copy between the host and a device."""
+        if not self.here.muted:
+            # The timeline adds what the driver's call takes.
+            host_ns = max(0.0, self._call_ns("copy_", args) - self.costs.launch_ns)
+            lane = self.stream(device, stream)
+            self.timeline.copy(self.thread(), lane, "aten::copy_", _host(host_ns), kind, size, waits)
+
+    # ------------------------------------------------------------ calls that are one kernel on a GPU
+
+    @contextlib.contextmanager
+    def whole(self, name: str, forward_ns: float, backward_ns: float, host: str) -> Iterator[None]:
+        """While this is entered, operators are part of a call that is one kernel on a GPU."""
+        here, streams = self.here, self.streams
+        if here.muted:
+            yield
+            return
+        grad = torch.is_grad_enabled()
+        first = torch._C._autograd._get_sequence_nr()
+        here.muted = True
+        try:
+            yield
+        finally:
+            here.muted = False
+        device = streams.here.device
+        host_ns = self.costs.call(host, "grad" if grad else "forward")
+        self.launch(name, host_ns, (forward_ns, SURE), device, streams.current(device))
+        last = torch._C._autograd._get_sequence_nr()
+        if grad and last > first:
+            self._whole.append((first, last, backward_ns, []))
+            del self._whole[:-10_000]
+
+    def _is_part_of_whole(self, device: int, stream: int) -> bool:
+        """Return whether the operator belongs to the backward of such a call, which is launched once."""
+        node = torch._C._current_autograd_node() if self._whole else None
+        if node is None:
+            return False
+        number = node._sequence_nr()
+        for at in range(len(self._whole) - 1, -1, -1):
+            first, last, ns, taken = self._whole[at]
+            if first <= number < last:
+                if not taken:
+                    taken.append(None)
+                    host_ns = 2 * self.costs.node_ns
+                    self.launch("fused_backward", host_ns, (ns, SURE), device, stream)
+                return True
+        return False
+
+    # ------------------------------------------------------------ events and waits
+
+    def told(self, callbacks: Any, device: int, what: tuple[int, ...]) -> None:
+        """Take what a listener to PyTorch's calls would be told."""
+        act = self._told.get(callbacks)
+        if act is not None:
+            act(device, what)
+
+    def _recorded(self, device: int, what: tuple[int, ...]) -> None:
+        event, stream = what
+        self._markers[event] = self.timeline.record(self.thread(), self.stream(device, stream))
+
+    def _waits(self, device: int, what: tuple[int, ...]) -> None:
+        event, stream = what
+        marker = self._markers.get(event)
+        if marker is not None:
+            self.timeline.wait(self.thread(), self.stream(device, stream), marker)
+
+    def _stream_waited_for(self, device: int, what: tuple[int, ...]) -> None:
+        self.timeline.synchronize(self.thread(), None, self.stream(device, what[0]))
+
+    def _device_waited_for(self, device: int, what: tuple[int, ...]) -> None:
+        self.timeline.synchronize(self.thread(), None, None)
+
+    def _event_waited_for(self, device: int, what: tuple[int, ...]) -> None:
+        marker = self._markers.get(what[0])
+        if marker is not None:
+            self.timeline.synchronize(self.thread(), marker, None)
+
+    def is_complete(self, event: int) -> bool:
+        """Return whether an event is complete at the calling thread's time."""
+        marker = self._markers.get(event)
+        return marker is None or self.timeline.query(self.thread(), marker)
+
+    def end_ns(self, event: int) -> int:
+        """Return when an event is complete, likely."""
+        return self.timeline.end(self._markers[event])[1]
+
+    def forget(self, event: int) -> None:
+        self._markers.pop(event, None)
+
+
+class Ahead:
+    """The uploads of a prefetcher: each to one of ``depth`` slots, as soon as the batch before has left it.
+
+    The program's thread hands batches over. Only then is it known that the batch before is no longer used, so
+    the next uploads are issued there, on the lane of the prefetcher's own thread.
+    """
+
+    def __init__(self, timing: Timing, depth: int) -> None:
+        self._timing, self._depth = timing, depth
+        self._thread = timing.timeline.thread("sidestream-feeder")
+        self._copies = timing.timeline.stream(99, 0)
+        #: The ends of the uploads that were issued, and of the uses of batches.
+        self._sent: list[int] = []
+        self._released: list[int] = []
+
+    @contextlib.contextmanager
+    def handing_over(self, size: int, leaves: int, device: int, stream: int) -> Iterator[None]:
+        """Hand over a batch of this size, while the operators that make it take no time. Those that come after
+        it are taken for batches of the same size.
+        """
+        timing, timeline = self._timing, self._timing.timeline
+        thread, current = timing.thread(), timing.stream(device, stream)
+        timing.work("sidestream.prefetch", timing.costs.amount("prefetch", leaves))
+        at = len(self._released)
+        self._released.append(timeline.record(thread, current))
+        for number in range(len(self._sent), at + self._depth):
+            if number >= self._depth:
+                timeline.wait(self._thread, self._copies, self._released[number - self._depth + 1])
+            timeline.copy(self._thread, self._copies, "", (0.0, 0.0, 0.0), "upload", size, False)
+            self._sent.append(timeline.record(self._thread, self._copies))
+        timeline.wait(thread, current, self._sent[at])
+        timing.here.muted = True
+        try:
+            yield
+        finally:
+            timing.here.muted = False
+
+
+def _host(ns: float) -> Triple:
+    return ns * HOST[0], ns, ns * HOST[1]
+
+
+def _key(value: Any) -> Any:
+    """Return what the cost of an operator may depend on."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, tuple(value.shape), value.stride() if value.layout is torch.strided else ()
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    return value if isinstance(value, (int, bool, str, type(None))) else type(value)
+
+
+class Mode(TorchDispatchMode):  # type: ignore[misc]
+    """Calls operators by their plans, which tell the timeline."""
+
+    def __init__(self, plan: Callable[[Any], _check_plan.Plan]) -> None:
+        super().__init__()
+        self._plan, self._calls = plan, dict[Any, Any]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = self._calls.get(func)
+        if call is None:
+            if _check_plan.is_composite(func):
+                call = functools.partial(_check_plan.decomposed, func, self)
+                self._calls[func] = lambda *args, **kwargs: call(args, kwargs)
+                return call(args, kwargs or {})
+            call = self._calls[func] = self._plan(func)[0]
+        return call(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def timed(timing: Timing) -> Iterator[None]:
+    """While this is entered, calls whose parts are not seen as operators are on the timeline too."""
+    functional, costs = torch.nn.functional, timing.costs
+    attention, dropout, lstm = functional.scaled_dot_product_attention, functional.dropout, torch._VF.lstm
+    zero_grad, run_backward = torch.optim.Optimizer.zero_grad, torch.autograd._engine_run_backward
+    gru = torch._VF.gru
+
+    def attended(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if not query.is_cuda:
+            return attention(query, key, value, *args, **kwargs)
+        causal = bool(kwargs.get("is_causal") or (len(args) > 2 and args[2]))
+        if torch.is_autocast_enabled("cuda"):
+            kind = torch.get_autocast_dtype("cuda")
+            query, key, value = (each.to(kind) for each in (query, key, value))
+        times = [costs.attention(query, key, causal, backward) for backward in (False, True)]
+        with timing.whole("attention", *times, "attention"):
+            return attention(query, key, value, *args, **kwargs)
+
+    def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not (training and p and x.is_cuda):
+            return dropout(x, p, training, inplace)
+        size = 2 * x.numel() * x.element_size()
+        with timing.whole("dropout", costs("random", size), costs("pointwise", 1.5 * size), "dropout"):
+            return dropout(x, p, training, inplace)
+
+    def recurrent(run: Callable[..., Any], part: float) -> Callable[..., Any]:
+        def call(x: Any, hidden: Any, weights: Any, *rest: Any) -> Any:
+            if not x.is_cuda:
+                return run(x, hidden, weights, *rest)
+            width, first = weights[1].shape[1], x
+            layers = sum(1 for each in weights if each.dim() == 2) / 2 * part
+            if torch.is_autocast_enabled("cuda"):
+                first = torch.empty(x.shape, dtype=torch.get_autocast_dtype("cuda"), device="meta")
+            # (input, hidden, weights, has_biases, layers, dropout, training, is_bidirectional, batch_first)
+            if len(rest) > 5 and rest[5]:
+                first = first.transpose(0, 1)
+            times = [costs.lstm(first, width, layers, backward) for backward in (False, True)]
+            with timing.whole("rnn", *times, "lstm"):
+                return run(x, hidden, weights, *rest)
+
+        return call
+
+    def zeroed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        many = sum(len(group["params"]) for group in self.param_groups)
+        timing.work("", costs.amount("zero_grad", many))
+        return zero_grad(self, *args, **kwargs)
+
+    def ran_backward(*args: Any, **kwargs: Any) -> Any:
+        timing.work("", costs.amount("backward", 0))
+        timing.here.node = None
+        return run_backward(*args, **kwargs)
+
+    def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
+        name = type(optimizer).__name__
+        options = optimizer.param_groups[0]
+        if options.get("fused"):
+            name += "/fused"
+        elif options.get("foreach") is False:
+            name += "/for"
+        elif options.get("momentum"):
+            name += "/momentum"
+        many = sum(len(group["params"]) for group in optimizer.param_groups)
+        timing.work(f"Optimizer.step#{type(optimizer).__name__}", costs.amount(f"step/{name}", many))
+        timing.here.host_is_muted = True
+
+    def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        timing.here.host_is_muted = False
+
+    module_ns = costs.call("module", "forward")
+    real = time.perf_counter_ns() - timing.now_ns()[1]
+    clock = lambda: real + timing.now_ns()[1]  # noqa: E731
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (functional, "scaled_dot_product_attention", attended),
+            (functional, "dropout", dropped),
+            (torch._VF, "lstm", recurrent(lstm, 1.0)),
+            (torch._VF, "gru", recurrent(gru, 0.75)),
+            (torch.optim.Optimizer, "zero_grad", zeroed),
+            (torch.autograd, "_engine_run_backward", ran_backward),
+            (time, "perf_counter_ns", clock),
+            (time, "perf_counter", lambda: clock() / 1e9),
+        ):
+            put(stack, owner, name, value)
+        modules = torch.nn.modules.module
+        for hook in (
+            modules.register_module_forward_pre_hook(lambda *_: timing.work("", module_ns)),
+            _optimizer.register_optimizer_step_pre_hook(stepping),
+            _optimizer.register_optimizer_step_post_hook(stepped),
+        ):
+            stack.callback(hook.remove)
+        yield
