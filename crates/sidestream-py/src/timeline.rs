@@ -96,9 +96,11 @@ pub struct Timeline {
 #[pymethods]
 impl Timeline {
     #[new]
-    fn new(device: &str, keeps: bool) -> PyResult<Timeline> {
+    #[pyo3(signature = (device, keeps, pageable_gb_s = (0.0, 0.0)))]
+    fn new(device: &str, keeps: bool, pageable_gb_s: (f64, f64)) -> PyResult<Timeline> {
         let refused = |why: sidestream_cli::failure::Failure| DeviceError::new_err(why.to_string());
         let profile = sidestream_cli::device::profile(device).map_err(refused)?;
+        let profile = profile.with_pageable_gb_s(pageable_gb_s.0, pageable_gb_s.1);
         let clocks = [(); 3].map(|()| Clock {
             engine: Engine::new(vec![profile.clone()]),
             markers: Vec::new(),

@@ -14,14 +14,18 @@ import platform
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from sidestream._prefetch import prefetch
 
 #: Points of a grid that would take more operations or bytes than this are left out (null in the file).
 _MOST_FLOPS, _MOST_BYTES = 1.5e12, 8e9
 #: Approximate time for which a point is measured, and the most and fewest calls.
 _SECONDS, _MOST_CALLS, _FEWEST_CALLS = 0.003, 20, 3
+_SIDES = [[8, 64, 512, 4096, 32_768], [16, 64, 512, 4096, 16_384]]
 _BYTES = [4**power for power in range(5, 16)]
 
 
@@ -83,7 +87,8 @@ def _device_ns(torch: Any, call: Callable[[], Any]) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def timed(count: int) -> float:
-        torch.cuda._sleep(200_000 + 100_000 * count)
+        # The device sleeps until all calls are issued, at two cycles a nanosecond or less.
+        torch.cuda._sleep(100_000 + int(3 * issue_ns * count))
         start.record()
         for _ in range(count):
             call()
@@ -92,6 +97,11 @@ def _device_ns(torch: Any, call: Callable[[], Any]) -> float:
         return float(start.elapsed_time(end)) * 1e6 / count
 
     call()
+    call()
+    torch.cuda.synchronize()
+    issued = time.perf_counter_ns()
+    call()
+    issue_ns = time.perf_counter_ns() - issued
     once = timed(_FEWEST_CALLS)
     if once * _FEWEST_CALLS > 20e6:
         return once
@@ -155,16 +165,10 @@ def _kernels(torch: Any) -> Iterator[tuple[str, list[list[int]], Callable[..., A
         images(lambda x: lambda: aten.max_pool2d_with_indices(x, 3, 2, 1)), 4
     )
     yield "max_pool_backward", [_BYTES[4:]], of_bytes(images(lambda x: _unpooled(torch, x)), 4)
-    yield "upsample", [_BYTES[4:]], of_bytes(
-        images(lambda x: lambda: aten.upsample_bilinear2d(x, [16, 16], False)), 20
-    )
-    yield "upsample_backward", [_BYTES[4:]], of_bytes(
-        images(
-            lambda x: lambda: aten.upsample_bilinear2d_backward(x, [8, 8], [*x.shape[:2], 4, 4], False)
-        ),
-        5,
-    )
-    tensors = [[1, 16, 128, 512], [256, 16_384, 1 << 20, 1 << 24]]
+    # One thread works on a place of the result in all images and channels.
+    yield "upsample", [[16, 256, 4096, 65_536], [256, 4096, 65_536]], lambda planes, at: _scaled(torch, floats, planes, at)
+    yield "upsample_backward", [[16, 256, 4096, 65_536], [256, 4096, 65_536]], lambda planes, at: _scaled(torch, floats, planes, at, True)
+    tensors = [[1, 16, 128, 512], [256, 16_384, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26]]
     yield "foreach", tensors, foreach
     yield "fused_adam", tensors, adam
     yield from _rows(torch, floats)
@@ -172,10 +176,12 @@ def _kernels(torch: Any) -> Iterator[tuple[str, list[list[int]], Callable[..., A
 
         def product(m: int, n: int, k: int, dtype: Any = dtype, allows: bool = allows) -> Any:
             torch.backends.cuda.matmul.allow_tf32 = allows
+            if 2 * m * n * k > _MOST_FLOPS or 4 * max(m * n, m * k, n * k) > _MOST_BYTES / 2:
+                return None
             a, b = floats(m, k, dtype=dtype), floats(n, k, dtype=dtype)
             return lambda: a @ b.t()
 
-        yield f"mm/{kind}", [[8, 64, 256, 1024, 4096]] * 3, product
+        yield f"mm/{kind}", [[8, 64, 512, 4096, 32_768, 1 << 18], *_SIDES], product
         torch.backends.cuda.matmul.allow_tf32 = False
         if kind != "tf32":
 
@@ -185,7 +191,7 @@ def _kernels(torch: Any) -> Iterator[tuple[str, list[list[int]], Callable[..., A
                 x, y = floats(b, m, k, dtype=dtype), floats(b, k, n, dtype=dtype)
                 return lambda: x @ y
 
-            yield f"bmm/{kind}", [[8, 64, 512], [16, 128, 1024], [16, 128, 1024], [16, 64, 256]], batched
+            yield f"bmm/{kind}", [[8, 64, 512], *([16, 64, 256, 1024] for _ in range(3))], batched
             yield from _attentions(torch, kind, dtype or torch.float32, floats)
             yield from _recurrent(torch, kind, dtype, floats)
     for kind, dtype in (("tf32", None), ("half", half)):
@@ -200,6 +206,17 @@ def _indexed(torch: Any, rows: Any, adds: bool = False) -> Any:
     return lambda: rows[at]
 
 
+def _scaled(torch: Any, floats: Callable[..., Any], planes: int, at: int, back: bool = False) -> Any:
+    """Double the height and width of images, whose result has so many places."""
+    if planes * at * 8 > _MOST_BYTES:
+        return None
+    aten, side = torch.ops.aten, math.isqrt(at)
+    x, grad = floats(8, planes // 8, side // 2, side // 2), floats(8, planes // 8, side, side)
+    if not back:
+        return lambda: aten.upsample_bilinear2d(x, [side, side], False)
+    return lambda: aten.upsample_bilinear2d_backward(grad, [side, side], list(x.shape), False)
+
+
 def _unpooled(torch: Any, x: Any) -> Any:
     aten = torch.ops.aten
     made, indices = aten.max_pool2d_with_indices(x, 3, 2, 1)
@@ -209,7 +226,7 @@ def _unpooled(torch: Any, x: Any) -> Any:
 def _rows(torch: Any, floats: Callable[..., Any]) -> Iterator[Any]:
     """Yield what works on rows: reductions, softmax, normalizations and embeddings."""
     aten = torch.ops.aten
-    axes = [[1, 64, 1024, 16_384, 1 << 20], [8, 64, 512, 4096, 65_536]]
+    axes = [[1, 64, 1024, 8192, 65_536, 1 << 20], [8, 64, 256, 1024, 4096, 32_768, 1 << 17]]
 
     def on_rows(make: Callable[[Any], Any]) -> Callable[..., Any]:
         return lambda rows, row: make(floats(rows, row)) if rows * row * 4 < _MOST_BYTES / 4 else None
@@ -249,7 +266,7 @@ def _rows(torch: Any, floats: Callable[..., Any]) -> Iterator[Any]:
     yield "group_norm_backward", axes, on_rows(lambda x: grouped(x, True))
     for layout in ("nchw", "nhwc"):
         formats = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-        places = [[1024, 16_384, 1 << 18, 1 << 20], [16, 64, 256, 1024]]
+        places = [[1024, 8192, 65_536, 1 << 18, 1 << 20], [16, 64, 256, 1024, 2048]]
 
         def batch_norm(at: int, channels: int, back: bool = False, formats: Any = formats) -> Any:
             if at * channels * 4 > _MOST_BYTES / 4:
@@ -298,7 +315,7 @@ def _attentions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any]) -
                 return lambda: torch.autograd.grad(made, (q, k, v), grad, retain_graph=True)
 
             name = f"attention{'_backward' if back else ''}/{kind}/{'causal' if causal else 'full'}"
-            yield name, [[8, 64, 512], [64, 256, 1024, 4096], [32, 64, 128]], attention
+            yield name, [[8, 64, 512], [64, 128, 256, 512, 1024, 2048, 4096], [32, 64, 128]], attention
 
 
 def _recurrent(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any]) -> Iterator[Any]:
@@ -314,7 +331,7 @@ def _recurrent(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any]) ->
             over = (x, *layer.parameters())
             return lambda: torch.autograd.grad(made, over, made, retain_graph=True)
 
-        yield f"lstm{'_backward' if back else ''}/{kind}", [[16, 128], [16, 128, 512], [64, 256, 1024]], lstm
+        yield f"lstm{'_backward' if back else ''}/{kind}", [[16, 64, 256], [16, 128, 512], [64, 256, 512, 1024]], lstm
 
 
 def _convolutions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any]) -> Iterator[Any]:
@@ -344,13 +361,13 @@ def _convolutions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any])
             return lambda: aten.convolution_backward(grad, x, weight, None, *how, needed)
 
         for window in (1, 3):
-            axes = [[1 << 11, 1 << 15, 1 << 19], [3, 16, 64, 256, 1024], [16, 64, 256, 1024]]
+            axes = [[1 << power for power in range(11, 23, 2)], [3, 16, 64, 256, 1024], [16, 64, 256, 1024]]
             yield (
                 f"conv{window}{suffix}",
                 axes,
                 lambda at, channels, made, window=window, run=convolution: run(window, at, channels, made, 1),
             )
-        axes = [[1 << 11, 1 << 15, 1 << 19], [32, 128, 512], [3, 7]]
+        axes = [[1 << power for power in range(11, 22, 2)], [32, 128, 512], [3, 5, 7]]
         yield (
             f"depthwise{suffix}",
             axes,
@@ -420,6 +437,8 @@ def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any],
     )
     lstm = torch.nn.LSTM(8, 8, device="cuda")
     yield "lstm", lambda: (lambda y: lstm(y)[0], plain(4, 4, 8))
+    layer = torch.nn.TransformerEncoderLayer(64, 2, 64, batch_first=True, device="cuda").eval()
+    yield "encoder_layer", lambda: (lambda y: layer(y) if not torch.is_grad_enabled() else y * 1.5, plain(2, 4, 64))
     yield "module", lambda: (torch.nn.Identity(), plain(8, 8))
     yield "index_add", lambda: (
         lambda y, at=torch.arange(8, device="cuda"): y.index_add(0, at, y), plain(8, 8)
@@ -547,6 +566,12 @@ def _amounts(torch: Any) -> Iterator[tuple[str, dict[str, float]]]:
         loss: list[Any] = []
         return timed(lambda: loss[0].backward(), before)
 
+    def prefetched(tensors: list[Any]) -> float:
+        batch = tuple(torch.ones(64).pin_memory() for _ in tensors)
+        taken = deque(maxlen=0)
+        return timed(lambda: taken.extend(prefetch([batch] * _ROW, "cuda"))) / _ROW
+
+    yield "prefetch", fitted(prefetched)
     yield "zero_grad", fitted(zeroed)
     yield "clip_grad_norm", fitted(clipped)
     yield "backward", fitted(backward)

@@ -97,7 +97,7 @@ def simulate(
     tables = _tables(name)
     costs = Costs(tables, tables if host is None else _read(Path(host)))
     with simulated(1, shapes=shapes, name=f"{tables['device']}, simulated") as simulation:
-        timing = Timing(simulation.streams, name, costs)
+        timing = Timing(simulation.streams, name, costs, not shapes)
         simulation.streams.timing = simulation.operators.timing = timing
         with timed(timing), Mode(simulation.plan):
             _entered.append(Simulated(name, timing))

@@ -253,6 +253,21 @@ impl fmt::Display for ProfileError {
 impl std::error::Error for ProfileError {}
 
 impl Profile {
+    /// Returns the profile with other bandwidths of uploads and downloads of pageable memory, GB/s, which depend on the
+    /// host. A value that is not positive changes nothing.
+    #[must_use]
+    pub fn with_pageable_gb_s(mut self, upload: f64, download: f64) -> Self {
+        for (rate, given) in [
+            (&mut self.pageable_upload_gb_s, upload),
+            (&mut self.pageable_download_gb_s, download),
+        ] {
+            if given > 0.0 {
+                *rate = given.clamp(0.01, 1e5);
+            }
+        }
+        self
+    }
+
     /// Reads a profile.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from sidestream._check_changes import put
-from sidestream._simulated import device, engine, graphs, operators, refusals, runtime, streams, tensor
+from sidestream._simulated import autocast, device, engine, graphs, operators, refusals, runtime, streams, tensor
 from sidestream._simulated.allocator import DeviceAllocator
 
 
@@ -131,11 +131,11 @@ def _replaced(simulation: Simulation, name: str) -> list[tuple[Any, dict[str, An
             torch,
             {
                 **tensor.functions(of_tensor["to"], generator),
-                **_autocast(),
                 **of_any_device,
                 "compile": _compile,
             },
         ),
+        *autocast.functions(),
         (torch.autograd.profiler.profile, {"__init__": _profile(torch.autograd.profiler.profile.__init__)}),
         (
             torch.autograd,
@@ -184,25 +184,6 @@ def _profile(init: Callable[..., None]) -> Callable[..., None]:
 def _compile(model: Any = None, **_: Any) -> Any:
     """Return the function unchanged: its operators run one by one."""
     return (lambda later: later) if model is None else model
-
-
-def _autocast() -> dict[str, Callable[..., Any]]:
-    """Return autocast for both devices: since the tensors are CPU tensors, autocast for the device also
-    enables autocast for the CPU.
-    """
-    enable, set_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
-
-    def set_enabled(*args: Any) -> None:
-        enable(*args)
-        if args[0] == "cuda":
-            enable("cpu", *args[1:])
-
-    def set_type(kind: str, dtype: Any) -> None:
-        set_dtype(kind, dtype)
-        if kind == "cuda":
-            set_dtype("cpu", dtype)
-
-    return {"set_autocast_enabled": set_enabled, "set_autocast_dtype": set_type}
 
 
 class _Nothing(types.SimpleNamespace):

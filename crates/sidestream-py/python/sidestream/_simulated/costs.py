@@ -66,6 +66,9 @@ class Costs:
     def __init__(self, tables: dict[str, Any], host: dict[str, Any]) -> None:
         self._curves = {name: Curve(row["axes"], row["ns"]) for name, row in tables["kernels"].items()}
         self._calls: dict[str, dict[str, float]] = host["calls"]
+        link = host.get("link", {})
+        #: Bandwidths of uploads and downloads of pageable memory, which depend on the host.
+        self.pageable_gb_s = tuple(link.get(f"pageable_{way}_gb_s", 0.0) for way in ("upload", "download"))
         #: What of a copy's time the driver's call takes, which the timeline has from the device.
         self.launch_ns = 1550.0
         #: The time of a node of a backward pass that computes nothing.
@@ -77,31 +80,35 @@ class Costs:
         if rule is not None:
             return rule(self, args, kwargs, result)
         if name.startswith("_foreach_") or name.startswith("_amp_foreach_"):
-            return self.foreach("foreach", args, 3), SURE
+            return self.foreach(args), SURE
         ns = self("pointwise", _bytes((args, tuple(kwargs.values()))) + _bytes(result))
         return ns, UNKNOWN
 
     def __call__(self, curve: str, *sizes: float) -> float:
         return self._curves[curve].ns(*sizes)
 
-    def foreach(self, curve: str, args: tuple[Any, ...], touched: int) -> float:
-        """Return the time of an operator on lists of tensors; the class touches each tensor this often."""
+    def foreach(self, args: tuple[Any, ...]) -> float:
+        """Return the time of an operator on lists of tensors, which writes as much as one of them. The measured
+        one reads two lists.
+        """
         lists = [one for one in args if isinstance(one, (list, tuple)) and one and _is_tensor(one[0])]
         if not lists:
-            return self(curve, 1, 256)
-        return self(curve, len(lists[0]), _bytes(lists) * 3 / (2 * touched) / len(lists[0]))
+            return self("foreach", 1, 256)
+        size, many = _bytes(lists) / len(lists), len(lists[0])
+        return self("foreach", many, size / many * (len(lists) + 1) / 3)
 
-    def call(self, name: str, phase: str) -> float:
+    def operator(self, name: str, phase: str) -> float:
         """Return the host's time of an operator, ns: ``forward``, ``grad`` (with a node for autograd) or
         ``backward`` (besides that of its node).
         """
-        of, many = _CALLS.get(name, ("foreach" if name.startswith("_foreach") else "pointwise", 1))
-        row = self._calls[of]
-        if "base" in row:
-            return row["base"]
-        if phase == "backward":
-            return max(1000.0, row.get(phase, row["forward"]) - self.node_ns) / many
-        return row.get(phase, row["forward"])
+        call, many = _CALLS.get(name, ("foreach" if name.startswith("_foreach") else "pointwise", 1))
+        ns = self.call(call, phase)
+        return max(1000.0, ns - self.node_ns) / many if phase == "backward" else ns
+
+    def call(self, name: str, phase: str) -> float:
+        """Return the host's time of a call that was measured, ns."""
+        row = self._calls[name]
+        return row.get(phase) or row.get("forward") or row["base"]
 
     def amount(self, name: str, many: int) -> float:
         """Return the host's time of a call on this many tensors."""
@@ -115,10 +122,10 @@ class Costs:
         name = f"attention{'_backward' if backward else ''}/{dtype}/{'causal' if causal else 'full'}"
         return self(name, heads, length, q.shape[-1])
 
-    def lstm(self, x: Any, width: int, layers: float, backward: bool) -> float:
-        """Return the time of layers of an LSTM, by the steps and the batch of the input."""
-        dtype = "half" if x.dtype in _HALF else "float32"
-        return layers * self(f"lstm{'_backward' if backward else ''}/{dtype}", x.shape[0], x.shape[1], width)
+    def lstm(self, dtype: Any, length: int, batch: int, width: int, backward: bool) -> float:
+        """Return the time of a layer of an LSTM."""
+        kind = "half" if dtype in _HALF else "float32"
+        return self(f"lstm{'_backward' if backward else ''}/{kind}", length, batch, width)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -291,6 +298,12 @@ def _attention_rule(backward: bool) -> Callable[..., Cost]:
     return rule
 
 
+def _planes(made: Any) -> tuple[int, int]:
+    """Return the number of planes of images, and of places of each."""
+    places = math.prod(made.shape[2:])
+    return made.numel() // max(1, places), places
+
+
 def _rule(act: Callable[..., Cost], *places: int) -> Callable[..., Cost]:
     return lambda costs, args, kwargs, result: act(costs, *(args[at] for at in places))
 
@@ -347,15 +360,12 @@ _RULES: dict[str, Callable[[Costs, Any, Any, Any], Cost]] = {
         lambda costs, args, kwargs, result: (costs("max_pool_backward", _bytes(result)), SURE),
     ),
     **dict.fromkeys(
-        ("upsample_bilinear2d", "upsample_nearest2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d", "grid_sampler_2d"),
-        lambda costs, args, kwargs, result: (costs("upsample", _bytes(args[0]) + _bytes(result)), LIKELY),
+        "upsample_bilinear2d upsample_nearest2d _upsample_bilinear2d_aa upsample_bicubic2d grid_sampler_2d".split(),
+        lambda costs, args, kwargs, result: (costs("upsample", *_planes(result)), LIKELY),
     ),
     **dict.fromkeys(
         ("upsample_bilinear2d_backward", "upsample_nearest2d_backward"),
-        lambda costs, args, kwargs, result: (
-            costs("upsample_backward", _bytes(args[0]) + _bytes(result)),
-            LIKELY,
-        ),
+        lambda costs, args, kwargs, result: (costs("upsample_backward", *_planes(args[0])), LIKELY),
     ),
     "embedding": lambda costs, args, kwargs, result: (
         costs("embedding", args[1].numel(), args[0].shape[-1] * args[0].element_size() / 4),
@@ -397,7 +407,7 @@ _RULES: dict[str, Callable[[Costs, Any, Any, Any], Cost]] = {
         for name in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
     },
     "nll_loss_forward": _plain("pointwise", given=False),
-    "nll_loss_backward": _written("pointwise"),
+    "nll_loss_backward": _plain("fill", given=False),
 }
 
 #: The call that an operator's host time is taken from, and the number of operators of that call's backward.

@@ -76,9 +76,9 @@ class Operators:
             return self._copy(func, op)
         if name == "aten::_foreach_copy_":
             return self._copies(func, op)
-        return self._computed(func, op, name, has_device)
+        return self._computed(func, op, name, has_device, kind)
 
-    def _computed(self, func: Any, op: Any, name: str, has_device: bool) -> Any:
+    def _computed(self, func: Any, op: Any, name: str, has_device: bool, kind: str = "kernel") -> Any:
         """Return the function for an operator that may allocate memory."""
         schema = func._schema
         makes = any("Tensor" in str(result.type) and result.alias_info is None for result in schema.returns)
@@ -92,6 +92,7 @@ class Operators:
         # program that does so is refused on a GPU.
         takes = bool(written) and name not in _COPIES
         timing = None if name in _COPIES or name == "aten::_to_copy" else self.timing
+        has_kernels = kind != "silent"
         has_values = self.home.type == "cpu"
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -103,6 +104,9 @@ class Operators:
                     if device.type == "cuda":
                         target = streams.index_of(device)
                         kwargs["device"] = self.home
+                    elif device.type == "meta" == self.home.type:
+                        # PyTorch's own code means the device.
+                        target = here.device
                     else:
                         target = -1
                 pinned = bool(kwargs.pop("pin_memory", False))
@@ -139,7 +143,9 @@ class Operators:
                 for name_of in grows:
                     self._grown(kwargs.get(name_of))
                 if timing is not None:
-                    if waits:
+                    if not has_kernels:
+                        timing.viewed(args)
+                    elif waits:
                         timing.copied("download_pageable", 8, True, args, target, here.streams[target])
                     else:
                         timing.computed(func, args, kwargs, result, target, here.streams[target])

@@ -42,9 +42,11 @@ class _Here(threading.local):
 class Timing:
     """The timeline of a simulation."""
 
-    def __init__(self, streams: Streams, device: str, costs: Costs, keeps: bool = True) -> None:
-        self.timeline = _sidestream.Timeline(device, keeps)
+    def __init__(self, streams: Streams, device: str, costs: Costs, has_values: bool) -> None:
+        self.timeline = _sidestream.Timeline(device, True, costs.pageable_gb_s)
         self.costs, self.streams, self.here = costs, streams, _Here()
+        #: Whether tensors have values, and not only shapes.
+        self.has_values = has_values
         self._lanes: dict[tuple[int, int], int] = {}
         #: The latest record of each event.
         self._markers: dict[int, int] = {}
@@ -54,7 +56,7 @@ class Timing:
         self._costs_of: dict[Any, tuple[float, float]] = {}
         #: The calls that are one kernel on a GPU, by the number of their first node: up to which number, the time
         #: of their backward, and the backward pass that has taken it.
-        self._whole: list[tuple[int, int, float, list[Any]]] = []
+        self._whole: list[tuple[int, int, tuple[float, float], list[Any]]] = []
         self._told: dict[Any, Callable[[int, tuple[int, ...]], None]] = {
             _gpu_trace.EventRecordCallbacks: self._recorded,
             _gpu_trace.EventWaitCallbacks: self._waits,
@@ -98,9 +100,9 @@ class Timing:
         node = torch._C._current_autograd_node()
         if node is None:
             grad = torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in args)
-            return self.costs.call(name, "grad" if grad else "forward")
+            return self.costs.operator(name, "grad" if grad else "forward")
         is_new, here.node = node is not here.node, node
-        return self.costs.call(name, "backward") + (self.costs.node_ns if is_new else 0.0)
+        return self.costs.operator(name, "backward") + (self.costs.node_ns if is_new else 0.0)
 
     # ------------------------------------------------------------ operators
 
@@ -173,11 +175,11 @@ class Timing:
         finally:
             here.muted = False
         device = streams.here.device
-        host_ns = self.costs.call(host, "grad" if grad else "forward")
+        host_ns = 0.0 if here.host_is_muted else self.costs.call(host, "grad" if grad else "forward")
         self.launch(name, host_ns, (forward_ns, SURE), device, streams.current(device))
         last = torch._C._autograd._get_sequence_nr()
         if grad and last > first:
-            self._whole.append((first, last, backward_ns, []))
+            self._whole.append((first, last, (backward_ns, self.costs.call(host, "backward")), []))
             del self._whole[:-10_000]
 
     def _is_part_of_whole(self, device: int, stream: int) -> bool:
@@ -187,11 +189,10 @@ class Timing:
             return False
         number = node._sequence_nr()
         for at in range(len(self._whole) - 1, -1, -1):
-            first, last, ns, taken = self._whole[at]
+            first, last, (ns, host_ns), taken = self._whole[at]
             if first <= number < last:
                 if not taken:
                     taken.append(None)
-                    host_ns = 2 * self.costs.node_ns
                     self.launch("fused_backward", host_ns, (ns, SURE), device, stream)
                 return True
         return False
@@ -313,7 +314,7 @@ def timed(timing: Timing) -> Iterator[None]:
     functional, costs = torch.nn.functional, timing.costs
     attention, dropout, lstm = functional.scaled_dot_product_attention, functional.dropout, torch._VF.lstm
     zero_grad, run_backward = torch.optim.Optimizer.zero_grad, torch.autograd._engine_run_backward
-    gru = torch._VF.gru
+    gru, encode = torch._VF.gru, torch.nn.TransformerEncoderLayer.forward
 
     def attended(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if not query.is_cuda:
@@ -334,21 +335,41 @@ def timed(timing: Timing) -> Iterator[None]:
             return dropout(x, p, training, inplace)
 
     def recurrent(run: Callable[..., Any], part: float) -> Callable[..., Any]:
-        def call(x: Any, hidden: Any, weights: Any, *rest: Any) -> Any:
+        def call(x: Any, second: Any, *rest: Any) -> Any:
             if not x.is_cuda:
-                return run(x, hidden, weights, *rest)
-            width, first = weights[1].shape[1], x
-            layers = sum(1 for each in weights if each.dim() == 2) / 2 * part
-            if torch.is_autocast_enabled("cuda"):
-                first = torch.empty(x.shape, dtype=torch.get_autocast_dtype("cuda"), device="meta")
-            # (input, hidden, weights, has_biases, layers, dropout, training, is_bidirectional, batch_first)
-            if len(rest) > 5 and rest[5]:
-                first = first.transpose(0, 1)
-            times = [costs.lstm(first, width, layers, backward) for backward in (False, True)]
+                return run(x, second, *rest)
+            # (input, hidden, weights, …) or, of packed sequences, (input, batch sizes, hidden, weights, …)
+            is_packed = isinstance(second, torch.Tensor) and second.dtype is torch.int64
+            weights = rest[1] if is_packed else rest[0]
+            time = 1 if not is_packed and rest[-1] is True else 0
+            shape = (len(second), len(x) // len(second)) if is_packed else (x.shape[time], x.shape[1 - time])
+            dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+            layers = part * sum(each.dim() == 2 for each in weights) / 2
+            times = [
+                layers * costs.lstm(dtype, *shape, weights[1].shape[1], backward)
+                for backward in (False, True)
+            ]
             with timing.whole("rnn", *times, "lstm"):
-                return run(x, hidden, weights, *rest)
+                if timing.has_values or is_packed:
+                    return run(x, second, *rest)
+                # The shapes are those of one step, repeated.
+                made, *hidden = run(x.narrow(time, 0, 1), second, *rest)
+                steps = list(made.shape)
+                steps[time] = shape[0]
+                return made.expand(steps).clone(), *hidden
 
         return call
+
+    def encoded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Without gradients a GPU has one call for the whole layer.
+        if self.training or torch.is_grad_enabled() or not self.norm1.weight.is_cuda:
+            return encode(self, *args, **kwargs)
+        timing.work("aten::_transformer_encoder_layer_fwd", costs.call("encoder_layer", "forward"))
+        before, timing.here.host_is_muted = timing.here.host_is_muted, True
+        try:
+            return encode(self, *args, **kwargs)
+        finally:
+            timing.here.host_is_muted = before
 
     def zeroed(self: Any, *args: Any, **kwargs: Any) -> Any:
         many = sum(len(group["params"]) for group in self.param_groups)
@@ -385,6 +406,8 @@ def timed(timing: Timing) -> Iterator[None]:
             (functional, "dropout", dropped),
             (torch._VF, "lstm", recurrent(lstm, 1.0)),
             (torch._VF, "gru", recurrent(gru, 0.75)),
+            (torch.nn.TransformerEncoderLayer, "forward", encoded),
+            (torch.backends.mha, "get_fastpath_enabled", lambda: False),
             (torch.optim.Optimizer, "zero_grad", zeroed),
             (torch.autograd, "_engine_run_backward", ran_backward),
             (time, "perf_counter_ns", clock),
