@@ -24,6 +24,7 @@ import platform
 import resource
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from collections import defaultdict
@@ -33,6 +34,7 @@ from typing import Any
 
 import sidestream
 import torch
+from sidestream import _measure, _simulate
 
 #: Bars of a comparison.
 STEP, GAIN, HALF_WIDTH = 0.25, 10.0, 0.25
@@ -128,6 +130,19 @@ def measure(arguments: argparse.Namespace) -> int:
     total = sum(row["seconds"] for row in rows)
     print(f"{sum('error' in row for row in rows)} of {len(rows)} loops failed; {total:.0f} s")
     return 1 if any("error" in row for row in rows) else 0
+
+
+def at_pace(host: Path, ns: float) -> Path:
+    """Return a file of a host's times, all changed as that of the call that ``pace`` measures has."""
+    tables = json.loads(Path(host).read_text())
+    calls = tables["calls"]
+    factor = ns / calls["pointwise"]["forward"]
+    tables["calls"] = {
+        name: {part: factor * each for part, each in row.items()} for name, row in calls.items()
+    }
+    changed = Path(tempfile.mkdtemp()) / "host.torch.json"
+    changed.write_text(json.dumps(tables))
+    return changed
 
 
 def dry(arguments: argparse.Namespace) -> int:
@@ -348,6 +363,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these loops alone")
     parser.add_argument("--rounds", type=int, default=3, help="how often each form of a loop is measured")
     parser.add_argument("--host", metavar="FILE", help="the host of a simulated GPU")
+    parser.add_argument("--pace", type=Path, metavar="TRUTH", help="a host as fast as it was for these loops")
     parser.add_argument("--compare", nargs=2, metavar=("TRUTH", "SIMULATED"))
     parser.add_argument("--profile", metavar="NAME", help="the time of this loop's step by operator")
     parser.add_argument("--profile-all", action="store_true", help="that of all loops, as JSON")

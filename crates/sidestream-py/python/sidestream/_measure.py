@@ -7,6 +7,7 @@ the device keeps up. ``_simulated/costs.py`` says which operator belongs to whic
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -43,12 +44,10 @@ def measured(torch: Any, only: str = "") -> dict[str, Any]:
         for name, axes, make in _kernels(torch):
             if name.startswith(only):
                 kernels[name] = {"axes": axes, "ns": [_point(torch, make, at) for at in _points(axes)]}
-    for name, call in _calls(torch):
-        if name.startswith(only):
-            calls[name] = _host_times(torch, call)
-    for name, amounts in _amounts(torch):
-        if name.startswith(only):
-            calls[name] = amounts
+    for _ in range(_PASSES):
+        for name, times in _host(torch):
+            if name.startswith(only):
+                calls[name] = _least(calls.get(name), times)
     return {
         "device": torch.cuda.get_device_name(),
         "host": _processor(),
@@ -59,6 +58,27 @@ def measured(torch: Any, only: str = "") -> dict[str, Any]:
         "kernels": kernels,
         "calls": calls,
     }
+
+
+def _host(torch: Any) -> Iterator[tuple[str, dict[str, float]]]:
+    for name, call in _calls(torch):
+        yield name, _host_times(torch, call)
+    yield from _amounts(torch)
+
+
+def _least(before: dict[str, float] | None, now: dict[str, float]) -> dict[str, float]:
+    """Return the smaller times: others work on the same machine at times."""
+    if before is None:
+        return now
+    if "base" in now:
+        return min(before, now, key=lambda row: row["base"] + 64 * row["each"])
+    return {name: min(ns, before.get(name, ns)) for name, ns in now.items()}
+
+
+def pace(torch: Any) -> float:
+    """Return the host's time of one simple call now, ns, to compare with that in a file of tables."""
+    make = dict(_calls(torch))["pointwise"]
+    return statistics.median(_host_times(torch, make)["forward"] for _ in range(5))
 
 
 def _points(axes: list[list[int]]) -> Iterator[tuple[int, ...]]:
@@ -375,8 +395,8 @@ def _convolutions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any])
         )
 
 
-#: Calls that are issued in a row, and how often: the median counts.
-_ROW, _TIMES = 60, 7
+#: Calls that are issued in a row, how often (the median counts), and in how many passes (the least counts).
+_ROW, _TIMES, _PASSES = 60, 7, 3
 
 
 def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any], Any], Any]]]]:
@@ -391,16 +411,11 @@ def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any],
     def plain(*shape: int) -> Any:
         return torch.randn(*shape, device="cuda")
 
-    def normalized(y: Any, w: Any = None) -> Any:
-        w = plain(8) if w is None else w
-        mean, spread, weight, bias = plain(8), plain(8).abs(), leaf(8), leaf(8)
-        return lambda y: functional.batch_norm(y, mean, spread, weight, bias, True), plain(4, 8, 8, 8)
-
     def with_weights(make: Callable[..., Any], act: Callable[..., Any], first: Any) -> Any:
         weights = itertools.cycle([make() for _ in range(_ROW)])
         return (lambda y: act(y, *next(weights))), first
 
-    square = (8, 8, 8, 8)
+    square, images = (8, 8, 8, 8), (8, 64, 14, 14)
     other = plain(*square)
     yield "pointwise", lambda: (lambda y: y * 1.5, plain(*square))
     yield "pointwise_of_two", lambda: (lambda y: y + other, plain(*square))
@@ -421,13 +436,31 @@ def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any],
     yield "group_norm", lambda: with_weights(
         lambda: (leaf(8), leaf(8)), lambda y, w, b: functional.group_norm(y, 4, w, b), plain(*square)
     )
-    yield "batch_norm", lambda: normalized(None)
+    running = plain(64), plain(64).abs()
+    yield "batch_norm", lambda: with_weights(
+        lambda: (leaf(64), leaf(64)), lambda y, w, b: functional.batch_norm(y, *running, w, b, True), plain(*images)
+    )
     yield "linear", lambda: with_weights(lambda: (leaf(8, 8), leaf(8)), functional.linear, plain(8, 8))
     yield "mm", lambda: with_weights(lambda: (leaf(8, 8),), lambda y, w: y @ w, plain(8, 8))
     yield "bmm", lambda: with_weights(lambda: (leaf(4, 8, 8),), lambda y, w: y @ w, plain(4, 8, 8))
-    yield "conv", lambda: with_weights(
-        lambda: (leaf(8, 8, 3, 3),), lambda y, w: functional.conv2d(y, w, padding=1), plain(*square)
-    )
+    for name, shape, options in (
+        ("conv", (64, 64, 3, 3), {}),
+        ("conv_half", (64, 64, 3, 3), {"dtype": torch.float16}),
+        ("depthwise", (64, 1, 3, 3), {"groups": 64}),
+    ):
+
+        def convolution(shape: Any = shape, groups: int = 1, dtype: Any = torch.float32) -> Any:
+            layout = torch.contiguous_format if dtype is torch.float32 else torch.channels_last
+
+            def made(*sizes: int) -> Any:
+                return plain(*sizes).to(dtype).contiguous(memory_format=layout)
+
+            def act(y: Any, weight: Any) -> Any:
+                return functional.conv2d(y, weight, padding=1, groups=groups)
+
+            return with_weights(lambda: (made(*shape).requires_grad_(),), act, made(*images))
+
+        yield name, functools.partial(convolution, shape, **options)
     yield "max_pool", lambda: (lambda y: functional.max_pool2d(y, 3, 1, 1), plain(*square))
     yield "upsample", lambda: (
         lambda y: functional.interpolate(y, size=(8, 8), mode="bilinear"), plain(*square)
@@ -435,8 +468,6 @@ def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any],
     yield "attention", lambda: (
         lambda y: functional.scaled_dot_product_attention(y, y, y), plain(2, 2, 16, 32).half()
     )
-    lstm = torch.nn.LSTM(8, 8, device="cuda")
-    yield "lstm", lambda: (lambda y: lstm(y)[0], plain(4, 4, 8))
     layer = torch.nn.TransformerEncoderLayer(64, 2, 64, batch_first=True, device="cuda").eval()
     yield "encoder_layer", lambda: (lambda y: layer(y) if not torch.is_grad_enabled() else y * 1.5, plain(2, 4, 64))
     yield "module", lambda: (torch.nn.Identity(), plain(8, 8))
@@ -454,41 +485,43 @@ def _host_times(torch: Any, make: Callable[[], tuple[Callable[[Any], Any], Any]]
     """Return the host's time to issue a call: without autograd, with it, and of its part of a backward pass."""
     act, first = make()
 
-    def forward(y: Any) -> Any:
-        for _ in range(_ROW):
+    def forward(y: Any, many: int = _ROW) -> Any:
+        for _ in range(many):
             made = act(y)
-            y = made if made is not None and made.shape == y.shape else y
+            y = made if y is not None and made is not None and made.shape == y.shape else y
         return y
 
-    def timed(run: Callable[[], Any]) -> float:
+    def timed(run: Callable[[Any], Any], before: Callable[[], Any] = lambda: None) -> float:
         times = []
         for _ in range(_TIMES):
+            given = before()
             torch.cuda.synchronize()
             start = time.perf_counter_ns()
-            run()
-            times.append((time.perf_counter_ns() - start) / _ROW)
+            run(given)
+            times.append(time.perf_counter_ns() - start)
         torch.cuda.synchronize()
         return statistics.median(times)
 
-    chains = first is not None
     with torch.no_grad():
-        times = {"forward": timed(lambda: forward(first) if chains else [act(None) for _ in range(_ROW)])}
-    if chains and first.is_floating_point():
+        times = {"forward": timed(lambda _: forward(first)) / _ROW}
+    if first is not None and first.is_floating_point():
         needs = first.detach().clone().requires_grad_()
-        times["grad"] = timed(lambda: forward(needs))
-        done: list[float] = []
-        for _ in range(_TIMES):
-            made = forward(needs)
-            if not made.requires_grad or made.grad_fn is None:
-                break
-            grad = torch.ones_like(made)
-            torch.cuda.synchronize()
-            start = time.perf_counter_ns()
-            made.backward(grad)
-            done.append((time.perf_counter_ns() - start) / _ROW)
-            for parameter in (needs, *_leaves(made)):
-                parameter.grad = None
-        times["backward"] = statistics.median(done) if done else times["grad"]
+        times["grad"] = timed(lambda _: forward(needs)) / _ROW
+        made = forward(needs, 1)
+        if made.requires_grad and made is not needs:
+
+            def graph(many: int) -> Any:
+                made = forward(needs, many)
+                for parameter in (needs, *_leaves(made)):
+                    parameter.grad = None
+                return made, torch.ones_like(made)
+
+            # The difference leaves out what a backward pass takes to begin and to end.
+            few, many = (
+                timed(lambda given: given[0].backward(given[1]), functools.partial(graph, count))
+                for count in (_ROW // 3, _ROW)
+            )
+            times["backward"] = max(0.0, many - few) / (_ROW - _ROW // 3)
     return {name: round(ns) for name, ns in times.items()}
 
 
@@ -571,6 +604,18 @@ def _amounts(torch: Any) -> Iterator[tuple[str, dict[str, float]]]:
         taken = deque(maxlen=0)
         return timed(lambda: taken.extend(prefetch([batch] * _ROW, "cuda"))) / _ROW
 
+    layer = torch.nn.LSTM(256, 256, device="cuda")
+
+    def stepped_through(tensors: list[Any], back: bool = False) -> float:
+        """An LSTM of as many steps as there are tensors."""
+        x = torch.randn(len(tensors), 64, 256, device="cuda", requires_grad=True)
+        made, over = layer(x)[0], (x, *layer.parameters())
+        if not back:
+            return timed(lambda: layer(x))
+        return timed(lambda: torch.autograd.grad(made, over, made, retain_graph=True))
+
+    yield "lstm", fitted(stepped_through)
+    yield "lstm_backward", fitted(functools.partial(stepped_through, back=True))
     yield "prefetch", fitted(prefetched)
     yield "zero_grad", fitted(zeroed)
     yield "clip_grad_norm", fitted(clipped)

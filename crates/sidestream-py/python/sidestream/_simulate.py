@@ -94,7 +94,7 @@ def simulate(
     from sidestream._simulated.costs import Costs
     from sidestream._simulated.timing import Mode, Timing, timed
 
-    tables = _tables(name)
+    tables = _read(tables_of(name))
     costs = Costs(tables, tables if host is None else _read(Path(host)))
     with simulated(1, shapes=shapes, name=f"{tables['device']}, simulated") as simulation:
         timing = Timing(simulation.streams, name, costs, not shapes)
@@ -107,7 +107,12 @@ def simulate(
                 _entered.pop()
 
 
-def _tables(name: str) -> dict[str, Any]:
+def tables_of(name: str) -> Path:
+    """Return the file of the times of operators on a simulated device.
+
+    Raises:
+        DeviceError: There is none.
+    """
     kind = name.removeprefix("sim:")
     path = Path(kind).with_suffix(".torch.json") if kind.endswith(".toml") else _TABLES / f"{kind}.json"
     if not path.exists():
@@ -116,7 +121,7 @@ def _tables(name: str) -> dict[str, Any]:
             f"there are no times of PyTorch's operators for {name} ({path} does not exist): there are those of "
             f"{there}; `sidestream measure -o FILE.toml` makes them on a GPU"
         )
-    return _read(path)
+    return path
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -97,11 +97,17 @@ class Costs:
         size, many = _bytes(lists) / len(lists), len(lists[0])
         return self("foreach", many, size / many * (len(lists) + 1) / 3)
 
-    def operator(self, name: str, phase: str) -> float:
+    def operator(self, name: str, phase: str, args: tuple[Any, ...]) -> float:
         """Return the host's time of an operator, ns: ``forward``, ``grad`` (with a node for autograd) or
         ``backward`` (besides that of its node).
         """
         call, many = _CALLS.get(name, ("foreach" if name.startswith("_foreach") else "pointwise", 1))
+        if call == "conv":
+            weight = args[2 if name == "convolution_backward" else 1]
+            if weight.shape[1] == 1 < weight.shape[0]:
+                call = "depthwise"
+            elif weight.dtype in _HALF:
+                call = "conv_half"
         ns = self.call(call, phase)
         return max(1000.0, ns - self.node_ns) / many if phase == "backward" else ns
 

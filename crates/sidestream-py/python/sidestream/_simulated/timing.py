@@ -25,6 +25,9 @@ from sidestream._simulated.streams import Streams
 #: By which factors the device's and the host's times may be lower and higher than the tables say.
 DEVICE, HOST = (0.85, 1.2), (0.8, 1.3)
 
+#: Maximum number of nodes that compute nothing, between two that do.
+_MOST_NODES = 20
+
 Triple = tuple[float, float, float]
 
 
@@ -35,8 +38,8 @@ class _Here(threading.local):
     lane: int | None = None
     #: Whether its operators are those of a call whose time is known as a whole, and whether the host's time is.
     muted, host_is_muted = False, False
-    #: The node of a backward pass that its last operator belongs to.
-    node: Any = None
+    #: The number of the node of a backward pass that its last operator belongs to; 0 if there is none.
+    node = 0
 
 
 class Timing:
@@ -94,15 +97,21 @@ class Timing:
 
     def _call_ns(self, name: str, args: tuple[Any, ...]) -> float:
         """Return the host's time of an operator."""
-        here = self.here
-        if here.host_is_muted:
+        if self.here.host_is_muted:
             return 0.0
         node = torch._C._current_autograd_node()
         if node is None:
             grad = torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in args)
-            return self.costs.operator(name, "grad" if grad else "forward")
-        is_new, here.node = node is not here.node, node
-        return self.costs.operator(name, "backward") + (self.costs.node_ns if is_new else 0.0)
+            return self.costs.operator(name, "grad" if grad else "forward", args)
+        return self.costs.operator(name, "backward", args) + self._nodes_ns(node)
+
+    def _nodes_ns(self, node: Any) -> float:
+        """Return the host's time for the nodes of a backward pass since that of the last operator. Nodes run in
+        the reverse order of their numbers; some compute nothing.
+        """
+        here, number = self.here, node._sequence_nr()
+        last, here.node = here.node, number
+        return min(max(0, last - number), _MOST_NODES) * self.costs.node_ns if last else self.costs.node_ns
 
     # ------------------------------------------------------------ operators
 
@@ -144,9 +153,8 @@ class Timing:
         if here.muted or here.host_is_muted:
             return
         node = torch._C._current_autograd_node()
-        if node is not None and node is here.node:
-            return
-        self.work("", self._call_ns("empty", args))
+        if node is None:
+            self.work("", self._call_ns("empty", args))
 
     def copied(
         self, kind: str, size: int, waits: bool, args: tuple[Any, ...], device: int, stream: int
@@ -161,8 +169,10 @@ class Timing:
     # ------------------------------------------------------------ calls that are one kernel on a GPU
 
     @contextlib.contextmanager
-    def whole(self, name: str, forward_ns: float, backward_ns: float, host: str) -> Iterator[None]:
-        """While this is entered, operators are part of a call that is one kernel on a GPU."""
+    def whole(self, name: str, device_ns: list[float], host_ns: list[float]) -> Iterator[None]:
+        """While this is entered, operators are part of a call that is one on a GPU, with these times of its
+        forward and its backward.
+        """
         here, streams = self.here, self.streams
         if here.muted:
             yield
@@ -175,11 +185,10 @@ class Timing:
         finally:
             here.muted = False
         device = streams.here.device
-        host_ns = 0.0 if here.host_is_muted else self.costs.call(host, "grad" if grad else "forward")
-        self.launch(name, host_ns, (forward_ns, SURE), device, streams.current(device))
+        self.launch(name, 0.0 if here.host_is_muted else host_ns[0], (device_ns[0], SURE), device, streams.current(device))
         last = torch._C._autograd._get_sequence_nr()
         if grad and last > first:
-            self._whole.append((first, last, (backward_ns, self.costs.call(host, "backward")), []))
+            self._whole.append((first, last, (device_ns[1], host_ns[1]), []))
             del self._whole[:-10_000]
 
     def _is_part_of_whole(self, device: int, stream: int) -> bool:
@@ -316,6 +325,10 @@ def timed(timing: Timing) -> Iterator[None]:
     zero_grad, run_backward = torch.optim.Optimizer.zero_grad, torch.autograd._engine_run_backward
     gru, encode = torch._VF.gru, torch.nn.TransformerEncoderLayer.forward
 
+    def calls(name: str) -> list[float]:
+        grad = "grad" if torch.is_grad_enabled() else "forward"
+        return [costs.call(name, phase) for phase in (grad, "backward")]
+
     def attended(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if not query.is_cuda:
             return attention(query, key, value, *args, **kwargs)
@@ -324,14 +337,15 @@ def timed(timing: Timing) -> Iterator[None]:
             kind = torch.get_autocast_dtype("cuda")
             query, key, value = (each.to(kind) for each in (query, key, value))
         times = [costs.attention(query, key, causal, backward) for backward in (False, True)]
-        with timing.whole("attention", *times, "attention"):
+        with timing.whole("attention", times, calls("attention")):
             return attention(query, key, value, *args, **kwargs)
 
     def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if not (training and p and x.is_cuda):
             return dropout(x, p, training, inplace)
         size = 2 * x.numel() * x.element_size()
-        with timing.whole("dropout", costs("random", size), costs("pointwise", 1.5 * size), "dropout"):
+        times = [costs("random", size), costs("pointwise", 1.5 * size)]
+        with timing.whole("dropout", times, calls("dropout")):
             return dropout(x, p, training, inplace)
 
     def recurrent(run: Callable[..., Any], part: float) -> Callable[..., Any]:
@@ -349,7 +363,8 @@ def timed(timing: Timing) -> Iterator[None]:
                 layers * costs.lstm(dtype, *shape, weights[1].shape[1], backward)
                 for backward in (False, True)
             ]
-            with timing.whole("rnn", *times, "lstm"):
+            host = [layers * costs.amount(name, shape[0]) for name in ("lstm", "lstm_backward")]
+            with timing.whole("rnn", times, host):
                 if timing.has_values or is_packed:
                     return run(x, second, *rest)
                 # The shapes are those of one step, repeated.
@@ -378,7 +393,7 @@ def timed(timing: Timing) -> Iterator[None]:
 
     def ran_backward(*args: Any, **kwargs: Any) -> Any:
         timing.work("", costs.amount("backward", 0))
-        timing.here.node = None
+        timing.here.node = 0
         return run_backward(*args, **kwargs)
 
     def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
