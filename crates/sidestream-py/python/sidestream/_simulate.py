@@ -28,9 +28,9 @@ def entered() -> Simulated | None:
 class Simulated:
     """A simulated GPU, and the times of what runs on it."""
 
-    def __init__(self, device: str, timing: Any) -> None:
-        #: The name of the device, such as ``sim:h200``.
-        self.device = device
+    def __init__(self, device: str, host: str, timing: Any) -> None:
+        #: The name of the device, such as ``sim:h200``, and the processor whose times the host takes.
+        self.device, self.host = device, host
         self._timing = timing
 
     @property
@@ -38,6 +38,12 @@ class Simulated:
         """The virtual time of the calling thread, ns: the earliest, the likely and the latest."""
         now: tuple[int, int, int] = self._timing.now_ns()
         return now
+
+    @property
+    def kernels_ns(self) -> float:
+        """The likely time of all kernels so far, one after the other, ns."""
+        total: float = self._timing.device_ns
+        return total
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -95,12 +101,13 @@ def simulate(
     from sidestream._simulated.timing import Mode, Timing, timed
 
     tables = _read(tables_of(name))
-    costs = Costs(tables, tables if host is None else _read(Path(host)))
+    of_host = tables if host is None else _read(Path(host))
+    costs = Costs(tables, of_host)
     with simulated(1, shapes=shapes, name=f"{tables['device']}, simulated") as simulation:
         timing = Timing(simulation.streams, name, costs, not shapes)
         simulation.streams.timing = simulation.operators.timing = timing
         with timed(timing), Mode(simulation.plan):
-            _entered.append(Simulated(name, timing))
+            _entered.append(Simulated(name, str(of_host.get("host", host)), timing))
             try:
                 yield _entered[-1]
             finally:
@@ -132,5 +139,3 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DeviceError(f"{path} is no file of `sidestream measure`: {error}") from None
     return tables
-
-

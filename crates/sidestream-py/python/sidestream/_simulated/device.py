@@ -103,6 +103,12 @@ def of_core(streams: Streams, allocators: list[DeviceAllocator]) -> dict[str, An
     def accelerator_stream(device: int) -> Any:
         return torch.cuda.current_stream(device)
 
+    def sleep(cycles: int) -> None:
+        timing, device = streams.timing, here.device
+        if timing is not None:
+            ns = cycles * 1e6 / PROPERTIES["clock_rate"]
+            timing.launch("spin_kernel", timing.costs.launch_ns, (ns, 1.0), device, streams.current(device))
+
     def nothing(*_: Any, **__: Any) -> None:
         pass
 
@@ -135,7 +141,7 @@ def of_core(streams: Streams, allocators: list[DeviceAllocator]) -> dict[str, An
         "_cuda_canDeviceAccessPeer": lambda one, other: one != other,
         "_cuda_getArchFlags": lambda: "sm_90",
         "_cuda_ipc_collect": nothing,
-        "_cuda_sleep": nothing,
+        "_cuda_sleep": sleep,
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_set_sync_debug_mode": nothing,
         "_cuda_clearCublasWorkspaces": nothing,
