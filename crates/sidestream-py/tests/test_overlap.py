@@ -137,12 +137,178 @@ def test_a_loop_of_ones_own_is_measured() -> None:
     assert result.limit_ns >= result.step_ns and result.to_dict()["schema"] == "sidestream.overlap.loop/1"
     assert result.verdict == "No verdict: times are the processor's: the simulated GPU has none."
     assert "GB/s" in str(result) and "<- best" in str(result) and "<svg" in result._repr_html_()
-    with pytest.raises(ValueError, match="measures on a PyTorch GPU, and there is none here"):
-        sidestream.overlap(train, batches)
     with pytest.raises(TypeError, match="there are no batches; give some that the loader gave"):
         sidestream.overlap(train)
     with pytest.raises(TypeError, match="batches belong to a function"):
         sidestream.overlap("sim:h200", batches)  # type: ignore[call-overload]
+
+
+@pytest.mark.torch
+def test_a_simulated_loop_changes_nothing_of_the_program() -> None:
+    import copy
+    import random
+
+    import torch
+
+    class Trainer:
+        device = "cpu"
+
+        def __init__(self) -> None:
+            self.model = torch.nn.Sequential(
+                torch.nn.Linear(32, 64), torch.nn.BatchNorm1d(64), torch.nn.Dropout()
+            )
+            self.optimizer = torch.optim.AdamW(self.model.parameters())
+            self.rate = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
+            self.losses: list[float] = []
+
+        def step(self, batch: torch.Tensor) -> None:
+            self.model.train()
+            self.optimizer.zero_grad()
+            loss = self.model(batch.to(self.device) * random.random()).square().mean()
+            loss.backward()
+            self.optimizer.step()
+            self.rate.step()
+            self.losses.append(loss.item())
+
+    trainer = Trainer()
+    batches = [torch.randn(16, 32) for _ in range(2)]
+    trainer.step(batches[0])
+    trainer.model.eval()
+    parameters = list(trainer.model.parameters())
+
+    def state() -> object:
+        of = trainer.optimizer
+        grads = [parameter.grad for parameter in parameters]
+        held = of.state_dict(), trainer.rate.state_dict(), trainer.model.state_dict(), grads
+        modes = trainer.model.training, trainer.losses, random.getstate()
+        return copy.deepcopy((held, modes, torch.get_rng_state()))
+
+    addresses = [each.data_ptr() for parameter in parameters for each in (parameter, parameter.grad)]
+    before = state()
+    found = sidestream.overlap(trainer.step, batches, device="sim:h100")
+    torch.testing.assert_close(state(), before, rtol=0, atol=0)
+    assert addresses == [each.data_ptr() for parameter in parameters for each in (parameter, parameter.grad)]
+    assert list(trainer.model.parameters()) == parameters and Trainer.device == "cpu"
+    assert found.notes == () and found.limited_by == "host" and found.step_ns > found.kernels_ns > 0
+    trainer.step(batches[0])
+    assert len(trainer.losses) == 2 and trainer.losses[1] > 0
+
+    def fails(batch: torch.Tensor) -> None:
+        trainer.step(batch)
+        raise ZeroDivisionError
+
+    before = state()
+    with pytest.raises(ZeroDivisionError):
+        sidestream.overlap(fails, batches, device="sim:h100")
+    torch.testing.assert_close(state(), before, rtol=0, atol=0)
+
+
+@pytest.mark.torch
+def test_a_simulated_loop_has_verdict_ranges_and_trace(tmp_path: Path) -> None:
+    import json
+
+    import torch
+
+    with torch.device("meta"):
+        large = torch.nn.Sequential(*(torch.nn.Linear(60_000, 60_000, bias=False) for _ in range(6)))
+    batches = [torch.zeros(256, 60_000)]
+    uploads = sidestream.overlap(lambda batch: batch.mul_(2), batches, device="sim:h100")
+    assert uploads.limited_by == "uploads" and uploads.verdict.startswith("Worth it: ")
+    assert "The remaining time is set by the uploads" in uploads.verdict
+    assert uploads.simulated == "sim:h100" and uploads.host and uploads.host in str(uploads).split("\n")[0]
+    low, likely, high = uploads.gains
+    assert low <= likely <= high and f"{low:.2f} to {high:.2f} times as fast" in uploads.verdict
+    least, most = uploads.to_dict()["ranges"]["upload_pinned"]
+    assert least <= uploads.upload_ns["pinned"] <= most
+
+    trace = tmp_path / "trace.json"
+    with torch.no_grad():
+        step = sidestream.overlap(lambda batch: large(batch), batches, device="sim:h100", trace=trace)
+    assert step.limited_by == "kernels" and "Do not bother: " in step.verdict
+    assert step.verdict.startswith("Does not fit: the loop needs 8") and "Does not fit" in step._repr_html_()
+    assert next(large.parameters()).is_meta and json.loads(trace.read_text())["traceEvents"]
+    assert " GB of 84.8 GB" in str(step)
+
+
+@pytest.mark.torch
+def test_a_simulated_loop_computes_values_only_where_it_has_to() -> None:
+    import torch
+
+    net = torch.nn.Linear(8, 8)
+    batches = [torch.ones(4, 8)]
+
+    def step(batch: torch.Tensor, device: torch.device = torch.device("cpu")) -> torch.Tensor:
+        return net(batch)[torch.nonzero(batch.to(device).sum(1))]
+
+    found = sidestream.overlap(step, batches, device="sim:h100")
+    assert (
+        "computed with values" in found.notes[0]
+        and "nonzero" in found.notes[0]
+        and found.notes[0] in str(found)
+    )
+    net.to("meta")
+    with pytest.raises(RuntimeError, match="nonzero.* a model on meta has no values: build it on the CPU"):
+        sidestream.overlap(step, batches, device="sim:h100")
+
+
+@pytest.mark.torch
+def test_the_device_of_a_loop() -> None:
+    import torch
+
+    batches = [torch.zeros(64, 64)]
+
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        return batch @ batch
+
+    if not torch.cuda.is_available():
+        found = sidestream.overlap(step, batches)
+        assert found.simulated is not None and ", simulated: " in str(found).split("\n")[0]
+        with pytest.raises(ValueError, match="PyTorch finds no GPU here; leave out device, or give"):
+            sidestream.overlap(step, batches, device="cuda")
+        with pytest.raises(ValueError, match="host and trace are for a simulated GPU"):
+            sidestream.overlap(step, batches, device="cuda", host="host.json")
+    with sidestream.simulate("sim:h100", shapes=True) as entered:
+        assert sidestream.overlap(step, batches).simulated == entered.device
+        with pytest.raises(ValueError, match="a simulation of sim:h100 is entered; leave out device"):
+            sidestream.overlap(step, batches, device="sim:h200")
+    with pytest.raises(sidestream.DeviceError, match="no times .* for sim:a100 .*`sidestream measure"):
+        sidestream.overlap(step, batches, device="sim:a100")
+    with pytest.raises(ValueError, match="the CPU has no streams"):
+        sidestream.overlap(step, batches, device="cpu")
+    with pytest.raises(TypeError, match="are of a job without a function; leave them out"):
+        sidestream.overlap(step, batches, kernel_ms=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="host and trace belong to a function"):
+        sidestream.overlap("sim:h200", trace="trace.json")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="the device is given twice, as 'sim:h200' and 'sim:h100'"):
+        sidestream.overlap("sim:h200", device="sim:h100")
+    assert sidestream.overlap("sim:h200") == sidestream.overlap(device="sim:h200")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (
+            (19.0, 21.0),
+            (9.0, 11.0),
+            "Worth it: with prefetch the loop is 2.00 times as fast. By the ranges of the",
+        ),
+        ((10.2, 11.4), (9.8, 10.2), "This is not sure: the loop becomes 1.04 to 1.12 times as fast."),
+        ((8.0, 30.0), (9.8, 10.2), "Cannot be told: the loop becomes 1.00 to 2.94 times as fast."),
+    ],
+)
+def test_how_sure_a_simulated_verdict_is(
+    before: tuple[float, float], after: tuple[float, float], says: str
+) -> None:
+    loop = {"pageable": sum(before) / 2, "pinned": sum(before) / 2, "prefetch": sum(after) / 2}
+    others = dict.fromkeys(("step", "upload_pinned", "upload_pageable"), (8.0, 9.0))
+    made = sidestream.LoopOverlap(
+        "f", "GPU, simulated", 2, 1000, 8.5, {"pinned": 8.5, "pageable": 8.5}, loop, 1, "sim:h100", "a host",
+        ranges={**others, "pageable": before, "pinned": before, "prefetch": after}, unknown=("fft_r2c",),
+    )  # fmt: skip
+    assert says in made.verdict and "Not known are the times of fft_r2c." in made.verdict
+    is_told = before[1] < 25
+    assert ("Not told to 25 %: loop with .to(); loop, pinned, non_blocking." in made.verdict) is not is_told
+    assert ("cannot be told  (8 ns to 30 ns)" in str(made)) is not is_told
 
 
 @pytest.mark.parametrize(

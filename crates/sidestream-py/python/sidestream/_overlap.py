@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from sidestream import _sidestream
@@ -20,14 +21,21 @@ if TYPE_CHECKING:
 
 @overload
 def overlap(
-    device: Callable[[Any], object], batches: Iterable[Any], /, *, rounds: int = 5
+    step: Callable[[Any], object],
+    batches: Iterable[Any],
+    *,
+    device: Any = "auto",
+    host: str | Path | None = None,
+    rounds: int = 5,
+    trace: str | Path | None = None,
 ) -> LoopOverlap: ...
 
 
 @overload
 def overlap(
-    device: Any = "auto",
+    step: Any = None,
     *,
+    device: Any = "auto",
     batch: int | str | None = None,
     count: int = 32,
     work: int | None = None,
@@ -38,9 +46,11 @@ def overlap(
     streams: int = 4,
 ) -> Overlap: ...
 def overlap(
-    device: Any = "auto",
+    step: Any = None,
     batches: Any = None,
     *,
+    device: Any = None,
+    host: str | Path | None = None,
     batch: int | str | None = None,
     count: int = 32,
     work: int | None = None,
@@ -50,6 +60,7 @@ def overlap(
     download: bool = True,
     streams: int = 4,
     rounds: int = 5,
+    trace: str | Path | None = None,
 ) -> Any:
     """Run a job of uploads, kernels and downloads in every usual arrangement of streams, and compare them.
 
@@ -62,12 +73,23 @@ def overlap(
     ``.to()``, with ``non_blocking`` copies of pinned batches and with ``prefetch``. The step is called some
     hundred times, and trains as it does so.
 
+    On a simulated device, and by default without a GPU, the loop's times are simulated, each with a range, and
+    the text says so (``simulate``). Build the model as without a GPU: models, optimizers and tensors that the
+    step refers to (in its closure, its arguments and the globals that its code names, and their attributes) are
+    on the simulated GPU during the call, and so is a ``torch.device("cpu")`` there. Afterwards they are as
+    before, bit for bit, and so is the state of random numbers: the step trains nothing. Only shapes are
+    computed, so a model may be larger than this machine, also one on ``meta``; where an operator needs values,
+    the loop is measured again with copies of all values.
+
     Args:
-        device: ``"sim:h200"``, ``"sim:a100"`` and so on (``sidestream devices`` lists them),
-            ``"sim:FILE.toml"``; ``"cuda:0"`` and so on, also as a ``torch.device`` or a number. By default
-            ``"auto"``: the first GPU, or ``"sim:h200"`` if there is none. Or a function of a batch.
+        step: A function of a batch; without ``batches``, a device, as for ``device``.
         batches: With a function, some batches of CPU tensors, which are used again and again; at most 64 are
             taken.
+        device: ``"sim:h200"``, ``"sim:a100"`` and so on (``sidestream devices`` lists them),
+            ``"sim:FILE.toml"``; ``"cuda:0"`` and so on, also as a ``torch.device`` or a number. By default
+            ``"auto"``: the first GPU (with a function PyTorch's current one), or ``"sim:h200"`` if there is
+            none.
+        host: A file of ``sidestream measure``, for the host's times of a simulated loop, as for ``simulate``.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the
             ``i``.
         count: Number of batches, at most 100,000.
@@ -79,25 +101,38 @@ def overlap(
         download_ms: Milliseconds of its download; by default, and with 0, there is no download.
         download: Whether the results of ``batch`` and ``work`` are copied back.
         streams: Maximum number of streams of an arrangement, from 4 to 16.
-        rounds: Number of times that each loop of ``overlap(step, batches)`` is measured.
+        rounds: Number of times that each loop of ``overlap(step, batches)`` is measured on a GPU.
+        trace: A file, for some batches of the best form of a simulated loop, as PyTorch's profiler would write
+            it.
 
     Returns:
         An ``Overlap``, or for a function a ``LoopOverlap``. Both have ``verdict`` and ``limit_ns``.
 
     Raises:
-        DeviceError: There is no such device, or its file cannot be read.
-        TypeError: A figure is not a whole number, or ``device`` is not a name.
-        ValueError: A figure is out of range, the batches do not fit, or the device is the CPU.
+        DeviceError: There is no such device, its file cannot be read, or for a function there are no measured
+            times of it; ``sidestream measure`` makes them.
+        TypeError: A figure is not a whole number, ``device`` is not a name, or an argument belongs to the other
+            kind of call.
+        ValueError: A figure is out of range, the batches do not fit, or the device is the CPU or is not here.
+        RuntimeError: The simulation does not have what the step uses, or PyTorch has begun to use a GPU in this
+            process.
     """
-    if callable(device) and not (batches is None and isinstance(device, type)):
+    if callable(step) and not (batches is None and isinstance(step, type)):
         from sidestream._loop import measured
 
-        return measured(device, batches, whole("rounds", rounds, 1, "how often each loop is measured"))
+        if any(each is not None for each in (batch, work, kernel_ms, upload_ms, download_ms)):
+            raise TypeError("batch, work and milliseconds are of a job without a function; leave them out")
+        rounds = whole("rounds", rounds, 1, "how often each loop is measured")
+        return measured(step, batches, rounds, "auto" if device is None else device, host, trace)
     if batches is not None:
         raise TypeError(
             "batches belong to a function: overlap(step, batches); for a device give batch, the size of one"
         )
-    where = name_with_streams(device)
+    if host is not None or trace is not None:
+        raise TypeError("host and trace belong to a function: overlap(step, batches, host=…); leave them out")
+    if step is not None and device is not None:
+        raise TypeError(f"the device is given twice, as {step!r} and {device!r}; give it once")
+    where = name_with_streams(next((each for each in (step, device) if each is not None), "auto"))
     options = [("count", str(whole("count", count, 1, "the number of batches")))]
     if batch is not None:
         if not isinstance(batch, str):

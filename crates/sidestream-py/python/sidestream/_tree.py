@@ -221,11 +221,11 @@ class Objects:
         return kind, None, None, lambda: lambda _: _moved(value, device)
 
     def _moves(self, value: Any, kind: type) -> bool:
-        if self._device is not None and callable(getattr(value, "to", None)) and _has_tensors(value):
+        if self._device is not None and callable(getattr(value, "to", None)) and has_tensors(value):
             self._known[kind] = True
             return True
         name = kind.__qualname__
-        if name not in self.staying and any(map(_leaves.is_array, _attributes(value))):
+        if name not in self.staying and any(map(_leaves.is_array, attributes(value))):
             self.staying.append(name)
         return False
 
@@ -240,7 +240,7 @@ def _moved(value: Any, device: Any) -> Any:
     return value if moved is None else moved
 
 
-def _has_tensors(value: Any) -> bool:
+def has_tensors(value: Any) -> bool:
     """Return whether an object holds PyTorch tensors, directly or in its attributes."""
     left = [(value, 0)]
     for _ in range(_MOST):
@@ -253,7 +253,7 @@ def _has_tensors(value: Any) -> bool:
             inside = (
                 list(at.values())
                 if type(at) is dict
-                else at if type(at) in (list, tuple) else _attributes(at)
+                else at if type(at) in (list, tuple) else attributes(at)
             )
             left += [(each, depth + 1) for each in inside[:_MOST]]
     return False
@@ -273,7 +273,7 @@ def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[Any], Shape
     return _apart(tree, True, _open if objects is None else objects.open)
 
 
-def _attributes(value: Any) -> list[Any]:
+def attributes(value: Any) -> list[Any]:
     """Return the attributes of an object without calling a method of its class, which might do anything."""
     if isinstance(value, type):
         return []
