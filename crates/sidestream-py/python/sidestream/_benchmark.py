@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sidestream import _far_off, _sidestream
+from sidestream import _far_off, _sidestream, _simulate
 from sidestream import _units as units
 from sidestream._arguments import positive, whole
 from sidestream._devices import SIMULATED_TIMES, device_name, has_no_times, of_torch, on_torch
@@ -124,9 +124,11 @@ def benchmark(
     name = getattr(fn, "__name__", None) or type(fn).__name__
     device_name = turns.device_name
     is_simulated = has_no_times(device_name)
-    roofline = None if is_simulated else _roofline(device_name, samples, flops, bytes, peak_flops, dtype)
+    known_as = device_name.removesuffix(", simulated")
+    roofline = None if is_simulated else _roofline(known_as, samples, flops, bytes, peak_flops, dtype)
     far_off: tuple[str, ...] = ()
-    if cuda is not None and roofline is not None and roofline.share < _far_off.FAR:
+    is_measured = cuda is not None and _simulate.entered() is None
+    if is_measured and roofline is not None and roofline.share < _far_off.FAR:
         torch: Any = sys.modules["torch"]
         with torch.cuda.device(cuda):
             far_off = _far_off.asked(torch, call, args)
@@ -140,7 +142,7 @@ def benchmark(
         includes_host=turns.includes_host,
         roofline=roofline,
         roofline_unknown=(
-            SIMULATED_TIMES if is_simulated else _why_no_roofline(device_name, roofline, flops, bytes, dtype)
+            SIMULATED_TIMES if is_simulated else _why_no_roofline(known_as, roofline, flops, bytes, dtype)
         ),
         far_off=far_off,
     )

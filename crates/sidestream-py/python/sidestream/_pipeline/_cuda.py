@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from sidestream import _simulate
 from sidestream._devices import SIMULATED_TIMES
 from sidestream._pipeline._choice import GRAPHS, SERIAL, SERIAL_GRAPHS, STREAMS
 from sidestream._pipeline._graphs import Buffers, Captured, CaptureFailed, noting_synchronizations
@@ -178,8 +179,7 @@ class OnCuda:
         return result
 
     def let_loader_go_on(self) -> None:
-        """Block until no copy reads the loader's memory. Needed while ``source`` is not None.
-        """
+        """Block until no copy reads the loader's memory. Needed while ``source`` is not None."""
         if self.source is not None:
             self.source.synchronize()
             self.source = None
@@ -201,8 +201,7 @@ class OnCuda:
         self._let_go()
 
     def end(self, unclaimed: bool) -> None:
-        """End a run. The caller's stream waits for results that were not handed out; the host does not wait.
-        """
+        """End a run. The caller's stream waits for results that were not handed out; the host does not wait."""
         last = self._last
         if last is not None and self._entered == "overlapped":
             if unclaimed:
@@ -228,7 +227,8 @@ class OnCuda:
             f"stage `{names[number]}` is not captured: {why}"
             for number, why in sorted(self._uncaptured.items())
         ]
-        if type(self._finals[0]).__module__.startswith("sidestream."):
+        is_simulated = type(self._finals[0]).__module__.startswith("sidestream.")
+        if is_simulated and _simulate.entered() is None:
             notes.append(SIMULATED_TIMES)
         for number in self._random[1:]:
             notes.append(
