@@ -60,7 +60,7 @@ def measured(
         raise ValueError("overlap(step, batches) measures a step of PyTorch, which is not imported here")
     name, simulated = name_with_streams(device), _simulate.entered()
     if name == "auto" and not torch.cuda.is_available():
-        name = _simulate.usual()
+        name = "sim:h200"
     if simulated is not None and name in ("auto", simulated.device) and host is None:
         return _measured(step, given, rounds, trace)
     if is_of("sim", name):
