@@ -38,8 +38,8 @@ struct Lane {
     last: TaskId,
     /// The pending launches and copies of a stream.
     queue: VecDeque<TaskId>,
-    /// The open annotation of a thread, and the task at whose end it began.
-    step: Option<(String, TaskId)>,
+    /// The open ranges of a thread, with the task at whose end each began.
+    ranges: Vec<(String, TaskId)>,
 }
 
 /// An engine, and the ends of markers that it has forgotten.
@@ -231,7 +231,7 @@ impl Timeline {
         self.check(stream, false)?;
         let call = self.host(thread, "cudaEventRecord", [Call::Record; 3], &[]);
         let marker = self.push(stream, [Work::Marker; 3], &[call]);
-        for clock in self.clocks.iter_mut().filter(|_| !self.keeps) {
+        for clock in &mut self.clocks {
             clock.markers.push(marker);
         }
         Ok(marker.0)
@@ -305,20 +305,30 @@ impl Timeline {
         Ok(self.ends(marker))
     }
 
-    /// Ends the thread's open annotation, and begins another unless its name is empty.
-    fn step(&mut self, thread: u32, name: &str) -> PyResult<()> {
+    /// Begins an annotated range of the thread, or with an empty name ends the innermost.
+    fn range(&mut self, thread: u32, name: &str) -> PyResult<()> {
         let now = self.check(thread, true)?;
-        let next = (!name.is_empty()).then(|| (name.to_owned(), now));
-        let ended = std::mem::replace(&mut self.lanes[thread as usize].step, next);
-        if let Some((name, begun)) = ended {
+        let ranges = &mut self.lanes[thread as usize].ranges;
+        if !name.is_empty() {
+            ranges.push((name.to_owned(), now));
+        } else if let Some((name, begun)) = ranges.pop() {
             self.row("user_annotation", &name, thread, (begun, now), 0, 0);
         }
         Ok(())
     }
 
+    /// Keeps tasks from now on for a trace, or forgets them. Returns whether they were kept.
+    fn keep(&mut self, keeps: bool) -> bool {
+        if !keeps {
+            self.rows.clear();
+        }
+        std::mem::replace(&mut self.keeps, keeps)
+    }
+
     /// Writes what began since a time, and is complete at the threads' times, as PyTorch's profiler would, by the likely
-    /// engine.
-    fn trace(&mut self, path: PathBuf, since_ns: u64) -> PyResult<()> {
+    /// engine. The trace says about the simulated device what is given.
+    #[pyo3(signature = (path, since_ns, about=""))]
+    fn trace(&mut self, path: PathBuf, since_ns: u64, about: &str) -> PyResult<()> {
         if !self.keeps {
             return Err(PyValueError::new_err(
                 "this timeline has forgotten its tasks; make it with keeps=True",
@@ -328,7 +338,7 @@ impl Timeline {
         for thread in self.lanes.iter().filter(|lane| lane.is_thread) {
             likely.end_ns(thread.last);
         }
-        let about = (&self.profile, self.lanes.as_slice());
+        let about = (&self.profile, about, self.lanes.as_slice());
         let written = File::create(&path)
             .and_then(|file| trace::write(file, about, &self.rows, &likely.engine, since_ns));
         written.map_err(|error| of_system(&path, &error).unwrap_or_else(|| error.into()))
@@ -357,7 +367,7 @@ impl Timeline {
             number,
             last: TaskId(0),
             queue: VecDeque::new(),
-            step: None,
+            ranges: Vec::new(),
         });
         // Each lane then has a last task.
         self.push(id, [Work::Marker; 3], after);

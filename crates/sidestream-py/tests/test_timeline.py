@@ -174,14 +174,14 @@ def test_diagnose_reads_its_trace(tmp_path: Path) -> None:
     begun = 0
     for step in range(10):
         begun = begun or (step == 2 and line.now(host)[1])
-        line.step(host, f"ProfilerStep#{step}")
+        line.range(host, f"ProfilerStep#{step}")
         line.work(host, "load", spread(300e3))
         program.copy("upload_pageable", waits=True, on=program.copies)
         line.wait(host, program.compute, line.record(host, program.copies))
         for _ in range(10):
             program.launch(100e3)
         program.copy("download_pageable", size=4, waits=True, on=program.compute)
-    line.step(host, "")
+        line.range(host, "")
     program.finish()
     file = tmp_path / "trace.json"
     line.trace(str(file), begun)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidestream._arguments import file_name, whole
 from sidestream._diagnosis import Diagnosis, diagnose, sets_of, speed
+from sidestream._simulate import entered
 from sidestream._sidestream import TraceError, check_options
 from sidestream._tables import Table
 from sidestream._unprofiled import KEY, TOGETHER, Unprofiled, Windows, least_steps
@@ -26,7 +27,7 @@ _recording = threading.Lock()
 #: Set once PyTorch's profiler was started here, since it may leave costs behind after its end.
 _has_run = threading.Event()
 #: The clock that times the windows.
-_clock: Callable[[], int] = time.perf_counter_ns
+_clock: Callable[[], int] = lambda: time.perf_counter_ns()  # noqa: E731
 
 
 def profile(
@@ -58,7 +59,8 @@ def profile(
 
     An exception in the block is passed on, and the trace is not diagnosed. If the block ends before the
     profiler starts, ``problem`` says how many steps are needed. If it ends while steps are recorded, those
-    are diagnosed, and ``remark`` says so. Without CUDA there is no diagnosis, but ``unprofiled`` is set.
+    are diagnosed, and ``remark`` says so. Inside ``simulate`` the steps of the simulated GPU are diagnosed, and
+    by default none is timed before, since no profiler slows them down. Without CUDA there is no diagnosis, but ``unprofiled`` is set.
     Nothing is printed. One profile is entered at a time in a process.
 
     Args:
@@ -92,7 +94,7 @@ def profile(
         steps = whole("steps", steps, 1, "how many are recorded")
     every = whole("every", every, 1, "after how many steps the loop repeats itself")
     if timed is None:
-        timed = steps is not None and "schedule" not in options
+        timed = steps is not None and "schedule" not in options and entered() is None
     elif not isinstance(timed, bool):
         timed = whole(
             "timed",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +68,21 @@ class Simulated:
         Raises:
             OSError: The file cannot be written.
         """
-        self._timing.timeline.trace(str(path), since_ns)
+        timing = self._timing
+        low, likely, high = (ns or 1 for ns in self.now_ns)
+        about = (
+            f"with the host's times of {self.host}: times are likely ones, and may be "
+            f"{1 - low / likely:.0%} shorter or {high / likely - 1:.0%} longer; what the host computes for "
+            "itself takes none"
+        )
+        if self.unknown:
+            about += f"; times of {', '.join(self.unknown)} are guessed from their bytes"
+        if not str(path).endswith(".gz"):
+            timing.timeline.trace(str(path), since_ns, about)
+            return
+        with tempfile.NamedTemporaryFile() as plain, gzip.open(path, "wb", 1) as packed:
+            timing.timeline.trace(plain.name, since_ns, about)
+            shutil.copyfileobj(plain, packed)
 
 
 @contextlib.contextmanager
@@ -106,12 +123,48 @@ def simulate(
     with simulated(1, shapes=shapes, name=f"{tables['device']}, simulated") as simulation:
         timing = Timing(simulation.streams, name, costs, not shapes)
         simulation.streams.timing = simulation.operators.timing = timing
-        with timed(timing), Mode(simulation.plan):
-            _entered.append(Simulated(name, str(of_host.get("host", host)), timing))
+        one = Simulated(name, str(of_host.get("host", host)), timing)
+        with timed(timing), Mode(simulation.plan), _profiled(one):
+            _entered.append(one)
             try:
-                yield _entered[-1]
+                yield one
             finally:
                 _entered.pop()
+
+
+@contextlib.contextmanager
+def _profiled(simulated: Simulated) -> Iterator[None]:
+    """While this is entered, PyTorch's profiler and the ranges of programs record the timeline."""
+    import torch
+
+    from sidestream._check_changes import put
+
+    timing = simulated._timing
+    timeline = timing.timeline
+
+    def begun(self: Any) -> Any:
+        timeline.range(timing.thread(), self.name)
+        return self
+
+    def started(self: Any) -> None:
+        self.kept, self.began_ns = timeline.keep(True), simulated.now_ns[1]
+
+    def exported(self: Any, path: str) -> None:
+        simulated.trace(path, self.began_ns)
+        timeline.keep(self.kept)
+
+    profiler, named = torch.profiler._KinetoProfile, torch.autograd.profiler.record_function
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (named, "__enter__", begun),
+            (named, "__exit__", lambda *_: timeline.range(timing.thread(), "")),
+            (profiler, "prepare_trace", lambda self: None),
+            (profiler, "start_trace", started),
+            (profiler, "stop_trace", lambda self: torch.cuda.synchronize()),
+            (profiler, "export_chrome_trace", exported),
+        ):
+            put(stack, owner, name, value)
+        yield
 
 
 def tables_of(name: str) -> Path:

@@ -28,13 +28,13 @@ pub struct Row {
 /// Writes the rows that began at or after this time and are complete.
 pub fn write(
     out: impl Write,
-    (profile, lanes): (&Profile, &[Lane]),
+    (profile, about, lanes): (&Profile, &str, &[Lane]),
     rows: &[Row],
     engine: &Engine,
     since_ns: u64,
 ) -> io::Result<()> {
     let device = json!({"id": 0, "name": profile.name, "numSms": profile.sms as u32,
-                        "totalGlobalMem": profile.memory_bytes()});
+                        "totalGlobalMem": profile.memory_bytes(), "simulated": about});
     let mut writer = ChromeWriter::new(out, &[device])?;
     let process = |lane: &Lane| if lane.is_thread { HOST } else { 0 };
     writer.process(HOST, "python", -1)?;
