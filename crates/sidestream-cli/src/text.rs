@@ -240,10 +240,10 @@ fn last_line(said: &Path) -> String {
 }
 
 /// A private temporary folder, removed when this is dropped.
-struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
-    fn new() -> Result<Folder, Failure> {
+    pub fn new() -> Result<Folder, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sidestream-text-{}-{count}", std::process::id());

@@ -325,8 +325,7 @@ impl Timeline {
         std::mem::replace(&mut self.keeps, keeps)
     }
 
-    /// Writes what began since a time, and is complete at the threads' times, as PyTorch's profiler would, by the likely
-    /// engine. The trace says about the simulated device what is given.
+    /// Writes what began since a time as PyTorch's profiler would, by the likely engine. The trace says about the simulated device what is given.
     #[pyo3(signature = (path, since_ns, about=""))]
     fn trace(&mut self, path: PathBuf, since_ns: u64, about: &str) -> PyResult<()> {
         if !self.keeps {
@@ -335,8 +334,8 @@ impl Timeline {
             ));
         }
         let likely = &mut self.clocks[LIKELY];
-        for thread in self.lanes.iter().filter(|lane| lane.is_thread) {
-            likely.end_ns(thread.last);
+        for lane in &self.lanes {
+            likely.end_ns(lane.last);
         }
         let about = (&self.profile, about, self.lanes.as_slice());
         let written = File::create(&path)

@@ -1,7 +1,10 @@
-"""``profile``, ``diagnose --simulate`` and ``measure`` for a simulated GPU that has times."""
+"""``profile`` and ``diagnose --simulate``: programs on a simulated GPU that has times."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,7 +46,7 @@ def test_a_profile_diagnoses_the_simulated_steps(shapes: bool, tmp_path: Path) -
     assert found.findings[0].code == "PAGEABLE_COPY"
     assert {"SYNC_IN_STEP", "BLOCKING_COPY"} & {finding.code for finding in found.findings}
     assert [row.name for row in found.table("ranges").rows].count("train") == 1
-    assert "first:  the GPU was simulated, with the host's times of" in str(sidestream.diagnose(path))
+    assert "first:  the GPU was simulated, with a host as" in str(sidestream.diagnose(path))
 
 
 def test_steps_are_timed_in_virtual_time_if_asked() -> None:
@@ -55,3 +58,52 @@ def test_steps_are_timed_in_virtual_time_if_asked() -> None:
                 profiled.step()
     assert profiled.unprofiled is not None and profiled.diagnosis is not None
     assert profiled.unprofiled.median_ns == pytest.approx(profiled.diagnosis.steps.mean_ns, rel=0.01)
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    words = (sys.executable, "-m", "sidestream", *words)
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+
+
+def test_the_command_diagnoses_a_program_on_a_device_that_was_measured(tmp_path: Path) -> None:
+    script, profile, trace = tmp_path / "train.py", tmp_path / "mine.toml", tmp_path / "trace.json"
+    script.write_text(
+        f"import sys\n{LOOP}\nfor _ in range(6):\n    step()\nprint(sys.argv[1:])\nsys.exit(5)\n"
+    )
+    profile.write_text(
+        command("devices", "--profile", "h100").stdout.replace("name = ", "name = 'Mine' # ", 1)
+    )
+    built_in = Path(sidestream.__file__).parent / "_simulated" / "tables" / "h100.json"
+    profile.with_suffix(".torch.json").write_text(built_in.read_text())
+    options = [f"--simulate={profile}", "--shapes", "-o", trace]
+    ran = command("diagnose", *options, script, "--lr", "1")
+    assert ran.returncode == 5, ran.stderr
+    assert ran.stdout.startswith("['--lr', '1']\n")
+    assert "steps   6 by annotation" in ran.stdout and "device  0 (Mine)" in ran.stdout
+    assert "PAGEABLE_COPY" in ran.stdout and sidestream.diagnose(trace).steps.count == 6
+
+    script.write_text(f"{LOOP}\nfor _ in range(6):\n    step()\nraise ValueError('boom')\n")
+    ran = command("diagnose", "--simulate=h100", "--json", "--", sys.executable, "-u", script)
+    assert ran.returncode == 1 and "ValueError: boom" in ran.stderr
+    assert json.loads(ran.stdout)["steps"]["count"] == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--simulate=h100"], "name it after `--`"),
+        (["--simulate=h100", "--", "-m"], "name it after `--`"),
+        (["--simulate=h100", "none.py"], "there is no file none.py"),
+        (["--simulate=none.toml", __file__], "none.toml"),
+        (["--simulate=h100", "-m", "json.tool", "--help"], "the program ran nothing on a GPU"),
+    ],
+)
+def test_what_cannot_be_simulated_says_why(words: list[str], why: str) -> None:
+    ran = command("diagnose", *words)
+    assert ran.returncode == 2 and why in ran.stderr, ran.stderr
+
+
+def test_only_a_gpu_is_measured(tmp_path: Path) -> None:
+    words = ["devices", "--measure", "sim:h200", "-o", tmp_path / "mine.toml"]
+    assert "--output is for a GPU" in command(*words).stderr
+    assert not list(tmp_path.iterdir())

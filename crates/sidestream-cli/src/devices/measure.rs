@@ -34,8 +34,9 @@ const STEPS: [u32; 2] = [2_000, 10_000];
 /// Steps of the kernel during which a queue fills: it takes milliseconds.
 const HOLD: u32 = 4_000_000;
 
-/// Returns the text of a device file: the figures measured on the device, and the rest from the file `like`.
-pub fn file(device: &Named, driver: Option<&Path>, like: &str) -> Result<String, Failure> {
+/// Returns the text of a device file: the figures measured on the device, and the rest from the file `like`; by default from
+/// that of the same model, or else of the H200.
+pub fn file(device: &Named, driver: Option<&Path>, like: Option<&str>) -> Result<String, Failure> {
     let (own, profile, said, kind) = match device {
         Named::Cuda(number) => {
             let gpu = Gpu::open_or(driver, *number, "`sidestream devices --measure sim:h200`")?;
@@ -51,7 +52,15 @@ pub fn file(device: &Named, driver: Option<&Path>, like: &str) -> Result<String,
     let figures = Bench::new(own, &profile)?.all(&profile, said)?;
     let name = &profile.name;
     let head = format!("# {kind}{name}, measured by `sidestream devices --measure`.\n");
-    Ok(head + &written(name, &figures, like))
+    let plain = name.to_lowercase().replace(' ', "");
+    let same = Profile::NAMES
+        .into_iter()
+        .filter(|model| plain.contains(model));
+    let same = same
+        .max_by_key(|model| model.len())
+        .filter(|_| matches!(device, Named::Cuda(_)));
+    let like = like.or(Profile::text(same.unwrap_or(Profile::NAMES[0])));
+    Ok(head + &written(name, &figures, like.unwrap_or_default()))
 }
 
 /// A figure: its place in the file, its value and its source.

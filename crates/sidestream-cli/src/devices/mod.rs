@@ -2,7 +2,8 @@
 
 mod measure;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::Parser;
 use serde_json::json;
@@ -10,8 +11,9 @@ use sidestream::engine::Profile;
 use sidestream::sim::Machine;
 
 use crate::device;
-use crate::failure::{Exit, Failure, SUCCESS, print};
+use crate::failure::{Exit, Failure, SUCCESS, print, shown, tell};
 use crate::measure::raw::devices::{Found, Started, in_words};
+use crate::output::refuse_unwritable;
 
 /// List the devices to run on, and the sources of the figures of simulated ones
 ///
@@ -34,6 +36,13 @@ pub struct Args {
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, default_missing_value = "cuda:0",
           conflicts_with_all = ["sources", "json"])]
     measure: Option<String>,
+    /// Write the file of --measure here, and beside it, as FILE.torch.json, the times of PyTorch's operators on this GPU and
+    /// its host, for `sidestream diagnose --simulate=FILE.toml` and `sidestream.simulate`; this takes minutes
+    #[arg(short, long, value_name = "FILE.toml", requires = "measure")]
+    output: Option<PathBuf>,
+    /// The Python interpreter for --output; it needs the packages `sidestream` and PyTorch
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    python: PathBuf,
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
@@ -45,14 +54,14 @@ pub struct Args {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
     if let Some(device) = &args.measure {
-        let like = profile(args.profile.as_deref().unwrap_or(Profile::NAMES[0]))?;
         let driver = args.driver.as_deref();
-        print(measure::file(
-            &device::named(device, driver)?,
-            driver,
-            like,
-        )?)?;
-        return Ok(SUCCESS);
+        let named = device::named(device, driver)?;
+        let like = args.profile.as_deref().map(profile).transpose()?;
+        let measured = || measure::file(&named, driver, like);
+        return match &args.output {
+            Some(to) => operators(device, to, &args.python, measured),
+            None => print(measured()?).map(|()| SUCCESS),
+        };
     }
     if let Some(name) = &args.profile {
         print(profile(name)?)?;
@@ -128,6 +137,41 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     };
     out += "A device of your own: sim:FILE.toml; `sidestream devices --measure` prints the file of a GPU, `--profile h200` one to start from.\n";
     print(out)?;
+    Ok(SUCCESS)
+}
+
+/// Writes the file of a device, and that of PyTorch's operators on it.
+fn operators(
+    device: &str,
+    to: &Path,
+    python: &Path,
+    measured: impl Fn() -> Result<String, Failure>,
+) -> Result<Exit, Failure> {
+    const MEASURE: &str = "import sys, torch; from sidestream import _measure; torch.cuda.set_device(sys.argv[1]); \
+                           _measure.write(sys.argv[2], _measure.measured(torch))";
+    if to.extension().is_none_or(|end| end != "toml") || !device.starts_with("cuda") {
+        return Err(Failure::input(
+            "--output is for a GPU, as in `sidestream devices --measure -o my_gpu.toml`",
+        ));
+    }
+    refuse_unwritable("--output", Some(to))?;
+    std::fs::write(to, measured()?).map_err(|error| Failure::file("write", to, &error))?;
+    let tables = to.with_extension("torch.json");
+    let mut command = Command::new(python);
+    command.args(["-c", MEASURE, device]).arg(&tables);
+    let status = command
+        .status()
+        .map_err(|error| Failure::input(format!("cannot start {}: {error}", shown(python))))?;
+    if !status.success() {
+        return Err(Failure::input(format!(
+            "the operators of PyTorch were not measured: {} ended with {status}",
+            shown(python)
+        )));
+    }
+    let (to, tables) = (shown(to), shown(&tables));
+    tell(format_args!(
+        "wrote {to} and {tables}; `sidestream diagnose --simulate={to} -- python train.py` uses them"
+    ));
     Ok(SUCCESS)
 }
 

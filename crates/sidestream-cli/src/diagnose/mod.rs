@@ -1,5 +1,6 @@
 //! `sidestream diagnose`: why a GPU idled, from a trace.
 
+mod simulated;
 mod tables;
 mod written;
 
@@ -21,6 +22,7 @@ use sidestream_diagnose::{
 use crate::failure::{Exit, Failure, SUCCESS, print, tell};
 use crate::program::{self, Recorded};
 use crate::width::{Width, terminal};
+use simulated::Simulated;
 use tables::Tables;
 use written::Written;
 
@@ -30,14 +32,14 @@ use written::Written;
 /// --type sqlite`), and the traces that sidestream writes.
 /// A folder means all traces in it, such as one for each rank: traces that state their ranks are also analyzed together; with
 /// more than eight traces, only together. No GPU is needed, except for `diagnose -- PROGRAM`: that runs any CUDA program, records
-/// it and reads the trace.
+/// it and reads the trace. With --simulate it runs a program of PyTorch on a simulated GPU.
 ///
 /// Exit code: 0 every trace was read, 2 one was not, or two cannot be compared. With --gate: 0 no step is shown to be slower than
 /// the gate allows, 1 one is, 2 a trace cannot be read, 3 the traces do not tell. If several apply, it is the first of 2, 1, 3.
 #[derive(Parser)]
 pub struct Args {
     /// Traces, or folders of traces
-    #[arg(required_unless_present = "program", value_name = "TRACE")]
+    #[arg(required_unless_present_any = ["program", "simulate"], value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Print one line of JSON for each trace instead of text
     #[arg(long)]
@@ -66,6 +68,8 @@ pub struct Args {
     written: Written,
     #[command(flatten)]
     recorded: Recorded,
+    #[command(flatten)]
+    simulated: Simulated,
     /// What to call traces, if not by their paths.
     #[arg(skip)]
     names: HashMap<PathBuf, String>,
@@ -105,17 +109,23 @@ enum WhatIf {
 /// Runs the command.
 pub fn main(mut args: Args) -> Result<Exit, Failure> {
     let recorded = std::mem::take(&mut args.recorded);
-    if recorded.program.is_empty() {
+    let simulated = std::mem::take(&mut args.simulated);
+    if recorded.program.is_empty() && simulated.simulate.is_none() {
         return of_traces(&args);
     }
-    program::profile(&recorded, args.json, |traces| {
+    let is_json = args.json;
+    let report = |traces: Vec<(String, PathBuf)>| {
         args.traces = traces.iter().map(|(_, file)| file.clone()).collect();
         args.names = traces
             .into_iter()
             .map(|(name, file)| (file, name))
             .collect();
         of_traces(&args)
-    })
+    };
+    match &simulated.simulate {
+        Some(device) => simulated.main(device, &recorded, is_json, report),
+        None => program::profile(&recorded, is_json, report),
+    }
 }
 
 fn of_traces(args: &Args) -> Result<Exit, Failure> {

@@ -40,7 +40,7 @@ pub struct Recorded {
         requires = "program",
         conflicts_with = "traces"
     )]
-    output: Option<PathBuf>,
+    pub output: Option<PathBuf>,
     /// Record PROGRAM for this time, from its first CUDA call or from the range of --from-range; it runs on after the report
     #[arg(long, value_name = "SECONDS", requires = "program", conflicts_with = "traces", value_parser = seconds)]
     duration: Option<f64>,

@@ -14,9 +14,15 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stdout.flush()
     verb, rest = sys.argv[1:2], sys.argv[2:]
-    if verb == ["check"]:
-        # Programs in a Markdown file run with this interpreter, unless an option names another.
-        named = any(option == "--python" or option.startswith("--python=") for option in rest)
+    is_simulated = verb == ["diagnose"] and any(option.startswith("--simulate") for option in rest)
+    if is_simulated and "--" not in rest:
+        # A script ends the options, as it does for Python.
+        begins = [at for at, word in enumerate(rest) if word == "-m" or word.endswith(".py")]
+        rest = [*rest[: begins[0]], "--", *rest[begins[0] :]] if begins else rest
+    if verb in (["check"], ["devices"], ["diagnose"]):
+        # Python programs run with this interpreter, unless an option names another.
+        options = rest[: rest.index("--")] if "--" in rest else rest
+        named = any(option == "--python" or option.startswith("--python=") for option in options)
         rest = rest if named else [f"--python={sys.executable}", *rest]
     return _sidestream.command(["sidestream", *verb, *rest])
 

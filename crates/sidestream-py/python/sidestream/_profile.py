@@ -59,9 +59,9 @@ def profile(
 
     An exception in the block is passed on, and the trace is not diagnosed. If the block ends before the
     profiler starts, ``problem`` says how many steps are needed. If it ends while steps are recorded, those
-    are diagnosed, and ``remark`` says so. Inside ``simulate`` the steps of the simulated GPU are diagnosed, and
-    by default none is timed before, since no profiler slows them down. Without CUDA there is no diagnosis, but ``unprofiled`` is set.
-    Nothing is printed. One profile is entered at a time in a process.
+    are diagnosed, and ``remark`` says so. Inside ``simulate`` the simulated steps are diagnosed, and by default
+    none is timed before, since no profiler slows them down. Without CUDA there is no diagnosis, but
+    ``unprofiled`` is set. Nothing is printed. One profile is entered at a time in a process.
 
     Args:
         steps: Number of steps to record, after a first one that is left out; nothing is recorded after them.

@@ -56,11 +56,20 @@ class Simulated:
         timing = self._timing
         return tuple(sorted(name for name, ns in timing.unknown.items() if ns >= _NAMED * timing.device_ns))
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a stream was used."""
+        return bool(self._timing._lanes)
+
     def ahead(self, depth: int) -> Any:
         """Return what puts the uploads of a prefetcher on the timeline."""
         from sidestream._simulated.timing import Ahead
 
         return Ahead(self._timing, depth)
+
+    def keep(self) -> None:
+        """Keep what runs from now on for ``trace``."""
+        self._timing.timeline.keep(True)
 
     def trace(self, path: str | Path, since_ns: int = 0) -> None:
         """Write what began after a virtual time as PyTorch's profiler would, for ``diagnose`` and Perfetto.
@@ -71,12 +80,12 @@ class Simulated:
         timing = self._timing
         low, likely, high = (ns or 1 for ns in self.now_ns)
         about = (
-            f"with the host's times of {self.host}: times are likely ones, and may be "
-            f"{1 - low / likely:.0%} shorter or {high / likely - 1:.0%} longer; what the host computes for "
-            "itself takes none"
+            f"with a host as {self.host}: times may be {100 - 100 * low / likely:.0f} % shorter or "
+            f"{100 * high / likely - 100:.0f} % longer, and the host's own work, such as loading data, takes "
+            "none"
         )
         if self.unknown:
-            about += f"; times of {', '.join(self.unknown)} are guessed from their bytes"
+            about += f"; the times of {', '.join(self.unknown)} are guessed from their bytes"
         if not str(path).endswith(".gz"):
             timing.timeline.trace(str(path), since_ns, about)
             return

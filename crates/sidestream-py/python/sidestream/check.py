@@ -129,7 +129,7 @@ def main(arguments: list[str]) -> int:
             ) as found,
             _kept(reports := Reports(files, found, baseline, origin)),
         ):
-            code, died = _code(program, is_module, found)
+            code, died = code_of(program, is_module, found)
             found._recorder.program_over()
     except RaceError as race:
         # The race was found after the program had ended.
@@ -391,7 +391,9 @@ def _left(parser: argparse.ArgumentParser, name: str, rank: int | None) -> Path:
     return left
 
 
-def _code(program: list[str], is_module: bool, found: CheckedRun) -> tuple[int, str | None]:
+def code_of(
+    program: list[str], is_module: bool, found: CheckedRun | None = None
+) -> tuple[int, str | None]:
     """Run the program. Return its exit code, and how it ended if by an exception."""
     try:
         _run(program, is_module)
@@ -405,7 +407,7 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> tuple[int, 
         sys.excepthook(type(shown), shown, shown.__traceback__)
         died = f"the program ended with {type(error).__name__}; the report covers the time before that"
         print(died, file=sys.stderr)
-        if str(error) in found.skipped:
+        if found is not None and str(error) in found.skipped:
             return NOT_SIMULATED, died
         # The exit code of Python, and the one that a shell uses for SIGINT.
         return 130 if isinstance(error, KeyboardInterrupt) else 1, died

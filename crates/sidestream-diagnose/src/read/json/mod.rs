@@ -472,7 +472,10 @@ fn measured(kineto: &mut Kineto, value: Value) {
 fn devices(kineto: &mut Kineto, value: &serde_json::Value) {
     for device in value.as_array().into_iter().flatten() {
         let number = |key: &str| device[key].as_u64().and_then(|n| u32::try_from(n).ok());
-        if let Some(about) = device["simulated"].as_str().filter(|about| !about.is_empty()) {
+        if let Some(about) = device["simulated"]
+            .as_str()
+            .filter(|about| !about.is_empty())
+        {
             let text = format!("the GPU was simulated, {about}");
             kineto.builder.warn("SIMULATED", text);
         }

@@ -115,7 +115,7 @@ pub fn section(out: &mut String, report: &Report) -> fmt::Result {
         (None, _) => "No steps were found, so all of the trace is shown.",
         (_, true) => "From the last GPU operation of the step before to its own.",
         (_, false) => {
-            "Above what was measured; below, on the same scale, the step as the replay predicts it. \
+            "Above the step of the trace; below, on the same scale, the step as the replay predicts it. \
              Pick a change."
         }
     };
@@ -236,7 +236,7 @@ impl<'p> Drawing<'p> {
     fn measured(&mut self, timeline: &Timeline) -> fmt::Result {
         write!(
             self.out,
-            "<figure id=\"measured\"><figcaption><b>Measured</b> {} <span>",
+            "<figure id=\"measured\"><figcaption><b>In the trace</b> {} <span>",
             time(timeline.length_ns)
         )?;
         if let Some(step) = timeline.step {

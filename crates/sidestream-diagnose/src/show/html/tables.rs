@@ -153,7 +153,7 @@ pub fn what_if(out: &mut String, report: &Report) -> fmt::Result {
         }
     };
     let mut replayed = format!(
-        "The replay of the unmodified trace takes {} a step, and {} were measured: it is {} off.",
+        "The replay of the unmodified trace takes {} a step instead of {}: it is {} off.",
         time(replay.replayed_ns),
         time(replay.measured_ns),
         percent(replay.error())
