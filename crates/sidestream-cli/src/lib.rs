@@ -54,7 +54,7 @@ enum Verb {
     Check(check::Args),
     #[cfg(target_os = "linux")]
     Record(program::record::Args),
-    Diagnose(diagnose::Args),
+    Diagnose(Box<diagnose::Args>),
     Roofline(roofline::Args),
     Devices(devices::Args),
     Bench(bench::Args),
@@ -84,7 +84,7 @@ fn run(verb: Verb) -> Result<failure::Exit, failure::Failure> {
         Verb::Check(args) => check::main(&args),
         #[cfg(target_os = "linux")]
         Verb::Record(args) => program::record::main(&args),
-        Verb::Diagnose(args) => diagnose::main(args),
+        Verb::Diagnose(args) => diagnose::main(*args),
         Verb::Roofline(args) => roofline::main(&args),
         Verb::Devices(args) => devices::main(&args),
         Verb::Bench(args) => bench::main(&args),
