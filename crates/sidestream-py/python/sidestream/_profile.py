@@ -59,8 +59,8 @@ def profile(
 
     An exception in the block is passed on, and the trace is not diagnosed. If the block ends before the
     profiler starts, ``problem`` says how many steps are needed. If it ends while steps are recorded, those
-    are diagnosed, and ``remark`` says so. Inside ``simulate`` the simulated steps are diagnosed, and by default
-    none is timed before, since no profiler slows them down. Without CUDA there is no diagnosis, but
+    are diagnosed, and ``remark`` says so. Inside ``simulate`` the simulated steps are diagnosed, and by
+    default none is timed before, since no profiler slows them down. Without CUDA there is no diagnosis, but
     ``unprofiled`` is set. Nothing is printed. One profile is entered at a time in a process.
 
     Args:
