@@ -39,15 +39,13 @@ def measured(torch: Any, only: str = "") -> dict[str, Any]:
         ``backward``, ns).
     """
     kernels: dict[str, Any] = {}
-    calls: dict[str, Any] = {}
     with torch.no_grad():
         for name, axes, make in _kernels(torch):
             if name.startswith(only):
                 kernels[name] = {"axes": axes, "ns": [_point(torch, make, at) for at in _points(axes)]}
-    for _ in range(_PASSES):
-        for name, times in _host(torch):
-            if name.startswith(only):
-                calls[name] = _least(calls.get(name), times)
+    # Others work on the same machine at times: the quietest of some passes counts.
+    passes = [_of_calls(torch) | dict(_amounts(torch)) for _ in range(_PASSES)]
+    calls = min(passes, key=lambda rows: sum(rows["mixed"].values()))
     return {
         "device": torch.cuda.get_device_name(),
         "host": _processor(),
@@ -58,27 +56,6 @@ def measured(torch: Any, only: str = "") -> dict[str, Any]:
         "kernels": kernels,
         "calls": calls,
     }
-
-
-def _host(torch: Any) -> Iterator[tuple[str, dict[str, float]]]:
-    for name, call in _calls(torch):
-        yield name, _host_times(torch, call)
-    yield from _amounts(torch)
-
-
-def _least(before: dict[str, float] | None, now: dict[str, float]) -> dict[str, float]:
-    """Return the smaller times: others work on the same machine at times."""
-    if before is None:
-        return now
-    if "base" in now:
-        return min(before, now, key=lambda row: row["base"] + 64 * row["each"])
-    return {name: min(ns, before.get(name, ns)) for name, ns in now.items()}
-
-
-def pace(torch: Any) -> float:
-    """Return the host's time of one simple call now, ns, to compare with that in a file of tables."""
-    make = dict(_calls(torch))["pointwise"]
-    return statistics.median(_host_times(torch, make)["forward"] for _ in range(5))
 
 
 def _points(axes: list[list[int]]) -> Iterator[tuple[int, ...]]:
@@ -395,7 +372,7 @@ def _convolutions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any])
         )
 
 
-#: Calls that are issued in a row, how often (the median counts), and in how many passes (the least counts).
+#: Calls that are issued in a row, how often (the median counts), and in how many passes.
 _ROW, _TIMES, _PASSES = 60, 7, 3
 
 
@@ -429,6 +406,9 @@ def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any],
     yield "reduction", lambda: (lambda y: y.sum(1, keepdim=True), plain(*square))
     yield "softmax", lambda: (lambda y: functional.softmax(y, -1), plain(8, 8))
     yield "dropout", lambda: (lambda y: functional.dropout(y, 0.1), plain(8, 8))
+    yield "embedding", lambda: (
+        lambda y, at=torch.arange(8, device="cuda"): functional.embedding(at, y), plain(8, 8)
+    )
     yield "index", lambda: (lambda y, at=torch.arange(8, device="cuda"): y[at], plain(8, 8))
     yield "layer_norm", lambda: with_weights(
         lambda: (leaf(8), leaf(8)), lambda y, w, b: functional.layer_norm(y, [8], w, b), plain(8, 8)
@@ -481,53 +461,108 @@ def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any],
     yield "upload_into", lambda: (lambda y: there.copy_(pinned, non_blocking=True), None)
 
 
-def _host_times(torch: Any, make: Callable[[], tuple[Callable[[Any], Any], Any]]) -> dict[str, float]:
-    """Return the host's time to issue a call: without autograd, with it, and of its part of a backward pass."""
-    act, first = make()
+Call = tuple[str, Callable[[Any], Any], Any]
 
-    def forward(y: Any, many: int = _ROW) -> Any:
-        for _ in range(many):
-            made = act(y)
-            y = made if y is not None and made is not None and made.shape == y.shape else y
-        return y
 
-    def timed(run: Callable[[Any], Any], before: Callable[[], Any] = lambda: None) -> float:
-        times = []
-        for _ in range(_TIMES):
-            given = before()
-            torch.cuda.synchronize()
-            start = time.perf_counter_ns()
-            run(given)
-            times.append(time.perf_counter_ns() - start)
+def _timed(torch: Any, run: Callable[[Any], Any], before: Callable[[], Any]) -> float:
+    """Return the host's time of a call on what ``before`` returns, ns."""
+    times = []
+    for _ in range(_TIMES):
+        given = before()
         torch.cuda.synchronize()
-        return statistics.median(times)
-
-    with torch.no_grad():
-        times = {"forward": timed(lambda _: forward(first)) / _ROW}
-    if first is not None and first.is_floating_point():
-        needs = first.detach().clone().requires_grad_()
-        times["grad"] = timed(lambda _: forward(needs)) / _ROW
-        made = forward(needs, 1)
-        if made.requires_grad and made is not needs:
-
-            def graph(many: int) -> Any:
-                made = forward(needs, many)
-                for parameter in (needs, *_leaves(made)):
-                    parameter.grad = None
-                return made, torch.ones_like(made)
-
-            # The difference leaves out what a backward pass takes to begin and to end.
-            few, many = (
-                timed(lambda given: given[0].backward(given[1]), functools.partial(graph, count))
-                for count in (_ROW // 3, _ROW)
-            )
-            times["backward"] = max(0.0, many - few) / (_ROW - _ROW // 3)
-    return {name: round(ns) for name, ns in times.items()}
+        start = time.perf_counter_ns()
+        run(given)
+        times.append(time.perf_counter_ns() - start)
+    torch.cuda.synchronize()
+    return statistics.median(times)
 
 
-def _leaves(made: Any) -> Iterator[Any]:
-    """Yield the leaves that a result's graph accumulates gradients in."""
-    left, seen = [made.grad_fn], set()
+def _in_turn(torch: Any, calls: list[Call], grad: bool) -> dict[str, float]:
+    """Return the host's time to issue each call, ns, where other calls came before: a call that is repeated at
+    once finds its code in the caches, which no program's call does.
+    """
+    times: dict[str, list[int]] = {name: [] for name, _, _ in calls}
+    with torch.set_grad_enabled(grad):
+        for _ in range(_ROW):
+            torch.cuda.synchronize()
+            for name, act, first in calls:
+                start = time.perf_counter_ns()
+                act(first)
+                times[name].append(time.perf_counter_ns() - start)
+    return {name: statistics.median(of) for name, of in times.items()}
+
+
+def _backward_of(torch: Any, calls: list[Call], chained: bool) -> float:
+    """Return the host's time of the backward of these calls, ns, without what a pass takes to begin and to end."""
+
+    def graph(many: int) -> Any:
+        made = [first for _, _, first in calls]
+        outs = list(made)
+        for _ in range(many):
+            for at, (_, act, first) in enumerate(calls):
+                made[at] = act(made[at] if chained else first)
+                outs.append(made[at])
+        outs = made if chained else [out for out in outs[len(calls) :] if out.requires_grad]
+        for parameter in (first for _, _, first in calls):
+            parameter.grad = None
+        for leaf in _leaves(outs):
+            leaf.grad = None
+        return outs, [torch.ones_like(out) for out in outs]
+
+    few, many = (_ROW // 3, _ROW) if chained else (2, 6)
+    short, long = (
+        _timed(torch, lambda given: torch.autograd.backward(*given), functools.partial(graph, count))
+        for count in (few, many)
+    )
+    return max(0.0, long - short) / (many - few)
+
+
+def _needing_gradients(calls: list[Call]) -> list[Call]:
+    return [
+        (name, act, first.detach().clone().requires_grad_() if first is not None else None)
+        for name, act, first in calls
+    ]
+
+
+def _chains(call: Call) -> bool:
+    """Return whether the call's result, which has a gradient, may be its next argument."""
+    _, act, first = call
+    made = None if first is None else act(first)
+    return made is not None and made.requires_grad and made.shape == first.shape and made is not first
+
+
+def _mixed(torch: Any, calls: list[Call]) -> dict[str, float]:
+    """Return the host's time of calls after each other, and of the backward of all of them, ns."""
+    forward = sum(_in_turn(torch, calls, True).values())
+    return {"forward": round(forward), "backward": round(_backward_of(torch, calls, False))}
+
+
+def pace(torch: Any) -> float:
+    """Return the host's time of some calls now, ns, to compare with that in a file of tables (``mixed``)."""
+    calls = _needing_gradients([(name, *make()) for name, make in _calls(torch)])
+    return sum(_mixed(torch, list(filter(_chains, calls))).values())
+
+
+def _of_calls(torch: Any) -> dict[str, dict[str, float]]:
+    """Return the host's times of all calls, and as ``mixed`` those of all of them together."""
+    calls = [(name, *make()) for name, make in _calls(torch)]
+    needs = _needing_gradients(calls)
+    rows: dict[str, dict[str, float]] = {name: {} for name, _, _ in calls}
+    for phase, of in (("forward", calls), ("grad", needs)):
+        for name, ns in _in_turn(torch, of, phase == "grad").items():
+            rows[name][phase] = round(ns)
+    chains = list(filter(_chains, needs))
+    alone = {call[0]: _backward_of(torch, [call], True) for call in chains}
+    rows["mixed"] = _mixed(torch, chains)
+    factor = rows["mixed"]["backward"] / max(1.0, sum(alone.values()))
+    for name, ns in alone.items():
+        rows[name]["backward"] = round(factor * ns)
+    return rows
+
+
+def _leaves(made: list[Any]) -> Iterator[Any]:
+    """Yield the leaves that the graph of results accumulates gradients in."""
+    left, seen = [one.grad_fn for one in made], set()
     while left:
         node = left.pop()
         if node is None or node in seen:
