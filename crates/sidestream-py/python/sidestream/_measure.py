@@ -374,6 +374,8 @@ def _convolutions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any])
 
 #: Calls that are issued in a row, how often (the median counts), and in how many passes.
 _ROW, _TIMES, _PASSES = 60, 7, 3
+#: Calls of one kind in a row, between those of other kinds.
+_AGAIN = 4
 
 
 def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any], Any], Any]]]]:
@@ -478,17 +480,18 @@ def _timed(torch: Any, run: Callable[[Any], Any], before: Callable[[], Any]) -> 
 
 
 def _in_turn(torch: Any, calls: list[Call], grad: bool) -> dict[str, float]:
-    """Return the host's time to issue each call, ns, where other calls came before: a call that is repeated at
-    once finds its code in the caches, which no program's call does.
+    """Return the host's time to issue each call, ns, some times in a row and after others: as in a program, its
+    code is in the caches at times.
     """
-    times: dict[str, list[int]] = {name: [] for name, _, _ in calls}
+    times: dict[str, list[float]] = {name: [] for name, _, _ in calls}
     with torch.set_grad_enabled(grad):
         for _ in range(_ROW):
             torch.cuda.synchronize()
             for name, act, first in calls:
                 start = time.perf_counter_ns()
-                act(first)
-                times[name].append(time.perf_counter_ns() - start)
+                for _ in range(_AGAIN):
+                    act(first)
+                times[name].append((time.perf_counter_ns() - start) / _AGAIN)
     return {name: statistics.median(of) for name, of in times.items()}
 
 

@@ -18,7 +18,7 @@ import torch
 Cost = tuple[float, float]
 #: By how much a time may be off: of a class that was measured, of one that is judged by a similar class, and
 #: of an operator that is not known.
-SURE, LIKELY, UNKNOWN = 1.0, 1.25, 2.0
+SURE, LIKELY, UNKNOWN = 1.0, 1.1, 2.0
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -71,8 +71,9 @@ class Costs:
         self.pageable_gb_s = tuple(link.get(f"pageable_{way}_gb_s", 0.0) for way in ("upload", "download"))
         #: What of a copy's time the driver's call takes, which the timeline has from the device.
         self.launch_ns = 1550.0
-        #: The time of a node of a backward pass that computes nothing.
-        self.node_ns = self._calls["pointwise_of_two"]["backward"]
+        #: The time of a node of a backward pass that computes nothing; as many nodes that accumulate the gradient
+        #: of a leaf are not seen.
+        self.node_ns = 2 * self._calls["pointwise_of_two"]["backward"]
 
     def kernel(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Cost:
         """Return the time of an operator's kernels, ns, with a full queue; 0 if it launches none."""
@@ -113,7 +114,7 @@ class Costs:
         if many == 1 and not name.endswith(("_backward", "_backward_data")):
             # An operator that is called in a backward pass without Python.
             return 0.75 * self.call(call, "forward")
-        return max(1000.0, self.call(call, phase) - self.node_ns) / many
+        return max(1000.0, self.call(call, phase) - self.node_ns / 2) / many
 
     def call(self, name: str, phase: str) -> float:
         """Return the host's time of a call that was measured, ns."""

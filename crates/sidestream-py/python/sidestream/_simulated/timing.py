@@ -23,7 +23,7 @@ from sidestream._simulated.costs import LIKELY, SURE, Costs, known
 from sidestream._simulated.streams import Streams
 
 #: By which factors the device's and the host's times may be lower and higher than the tables say.
-DEVICE, HOST = (0.85, 1.2), (0.8, 1.3)
+DEVICE, HOST = (0.85, 1.2), (0.82, 1.35)
 
 #: Maximum number of nodes that compute nothing, between two that do.
 _MOST_NODES = 20
