@@ -90,7 +90,7 @@ from sidestream._sidestream import (
     RaceError,
     Times as Times,
     TraceError,
-    __version__,
+    __version__ as __version__,
 )
 from sidestream._simulate import Simulated as Simulated, simulate
 from sidestream._stream import Event, InFlight, Stream
@@ -133,7 +133,6 @@ __all__ = [
     "StageError",
     "Stream",
     "TraceError",
-    "__version__",
     "benchmark",
     "caps",
     "check",

@@ -187,6 +187,7 @@ def _measured(
         }
         if trace is not None:
             since = now_ns()[1]
+            simulated.keep()
             forms[min(LOOPS, key=lambda form: medians[form])](least)
             torch.cuda.synchronize(device)
             simulated.trace(trace, int(since))

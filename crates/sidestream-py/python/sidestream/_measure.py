@@ -1,4 +1,4 @@
-"""``sidestream measure``: times PyTorch's operators on this machine's GPU, for ``simulate``.
+"""``sidestream devices --measure``: times PyTorch's operators on this machine's GPU, for ``simulate``.
 
 Each class of kernels is timed on a grid of sizes, with the queue of the device kept full, so that a time
 includes the gap to the next kernel. The host's time of a call is that of issuing it, on tensors so small that
@@ -143,28 +143,40 @@ def _kernels(torch: Any) -> Iterator[tuple[str, list[list[int]], Callable[..., A
         lists = [[floats(max(1, each // 4)).abs_() for _ in range(count)] for _ in range(4)]
         steps = [torch.ones((), device="cuda") for _ in range(count)]
         options = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
-        return lambda: torch._fused_adam_(
-            *lists, [], steps, amsgrad=False, maximize=False, **options
-        )
+        return lambda: torch._fused_adam_(*lists, [], steps, amsgrad=False, maximize=False, **options)
 
     yield "pointwise", [_BYTES], added
     yield "fill", [_BYTES], of_bytes(lambda x: lambda: x.zero_(), 4)
     yield "random", [_BYTES], of_bytes(lambda x: lambda: x.bernoulli_(0.5), 4)
-    side = lambda x: x[: math.isqrt(x.numel()) ** 2].view(math.isqrt(x.numel()), -1)  # noqa: E731
-    yield "transpose", [_BYTES], of_bytes(lambda x: lambda s=side(x): s.t().contiguous())
+
+    def turned(x: Any) -> Any:
+        square = x[: math.isqrt(x.numel()) ** 2].view(math.isqrt(x.numel()), -1)
+        return lambda: square.t().contiguous()
+
+    yield "transpose", [_BYTES], of_bytes(turned)
     yield "cat", [_BYTES], of_bytes(lambda x: lambda: torch.cat([x, x]), 16)
     yield "cumsum", [_BYTES[:-2]], of_bytes(lambda x: lambda: x.cumsum(0))
     yield "sort", [_BYTES[:-3]], of_bytes(lambda x: lambda: x.sort(), 4)
     # Rows of 64 elements, at random places.
     yield "index", [_BYTES[2:]], lambda size: _indexed(torch, floats(size // 512 + 1, 64))
     yield "index_add", [_BYTES[2:]], lambda size: _indexed(torch, floats(size // 512 + 1, 64), True)
-    yield "max_pool", [_BYTES[4:]], of_bytes(
-        images(lambda x: lambda: aten.max_pool2d_with_indices(x, 3, 2, 1)), 4
+    yield (
+        "max_pool",
+        [_BYTES[4:]],
+        of_bytes(images(lambda x: lambda: aten.max_pool2d_with_indices(x, 3, 2, 1)), 4),
     )
     yield "max_pool_backward", [_BYTES[4:]], of_bytes(images(lambda x: _unpooled(torch, x)), 4)
     # One thread works on a place of the result in all images and channels.
-    yield "upsample", [[16, 256, 4096, 65_536], [256, 4096, 65_536]], lambda planes, at: _scaled(torch, floats, planes, at)
-    yield "upsample_backward", [[16, 256, 4096, 65_536], [256, 4096, 65_536]], lambda planes, at: _scaled(torch, floats, planes, at, True)
+    yield (
+        "upsample",
+        [[16, 256, 4096, 65_536], [256, 4096, 65_536]],
+        lambda planes, at: _scaled(torch, floats, planes, at),
+    )
+    yield (
+        "upsample_backward",
+        [[16, 256, 4096, 65_536], [256, 4096, 65_536]],
+        lambda planes, at: _scaled(torch, floats, planes, at, True),
+    )
     tensors = [[1, 16, 128, 512], [256, 16_384, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26]]
     yield "foreach", tensors, foreach
     yield "fused_adam", tensors, adam
@@ -217,7 +229,9 @@ def _scaled(torch: Any, floats: Callable[..., Any], planes: int, at: int, back: 
 def _unpooled(torch: Any, x: Any) -> Any:
     aten = torch.ops.aten
     made, indices = aten.max_pool2d_with_indices(x, 3, 2, 1)
-    return lambda: aten.max_pool2d_with_indices_backward(made, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices)
+    return lambda: aten.max_pool2d_with_indices_backward(
+        made, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices
+    )
 
 
 def _rows(torch: Any, floats: Callable[..., Any]) -> Iterator[Any]:
@@ -243,8 +257,10 @@ def _rows(torch: Any, floats: Callable[..., Any]) -> Iterator[Any]:
     yield "sum_rows", axes, on_rows(lambda x: lambda: x.sum(0))
     yield "softmax", axes, on_rows(lambda x: lambda: x.softmax(1))
     yield "softmax_backward", axes, on_rows(softmax_back)
-    yield "layer_norm", axes, on_rows(
-        lambda x: lambda w=floats(x.shape[1]): aten.native_layer_norm(x, [x.shape[1]], w, w, 1e-5)
+    yield (
+        "layer_norm",
+        axes,
+        on_rows(lambda x: lambda w=floats(x.shape[1]): aten.native_layer_norm(x, [x.shape[1]], w, w, 1e-5)),
     )
     yield "layer_norm_backward", axes, on_rows(normalized_back)
 
@@ -275,7 +291,9 @@ def _rows(torch: Any, floats: Callable[..., Any]) -> Iterator[Any]:
             made = aten.cudnn_batch_norm(x, *ones, True, 0.1, 1e-5)
             if not back:
                 return lambda: aten.cudnn_batch_norm(x, *ones, True, 0.1, 1e-5)
-            return lambda: aten.cudnn_batch_norm_backward(x, x, ones[0], None, None, made[1], made[2], 1e-5, made[3])
+            return lambda: aten.cudnn_batch_norm_backward(
+                x, x, ones[0], None, None, made[1], made[2], 1e-5, made[3]
+            )
 
         yield f"batch_norm/{layout}", places, batch_norm
         yield f"batch_norm_backward/{layout}", places, lambda *at, make=batch_norm: make(*at, True)
@@ -296,7 +314,9 @@ def _attentions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any]) -
     for causal in (False, True):
         for back in (False, True):
 
-            def attention(heads: int, length: int, width: int, causal: bool = causal, back: bool = back) -> Any:
+            def attention(
+                heads: int, length: int, width: int, causal: bool = causal, back: bool = back
+            ) -> Any:
                 if heads * length * length * width * 4 * (10 if kind == "float32" else 1) > 2 * _MOST_FLOPS:
                     return None
                 q, k, v = (
@@ -328,7 +348,11 @@ def _recurrent(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any]) ->
             over = (x, *layer.parameters())
             return lambda: torch.autograd.grad(made, over, made, retain_graph=True)
 
-        yield f"lstm{'_backward' if back else ''}/{kind}", [[16, 64, 256], [16, 128, 512], [64, 256, 512, 1024]], lstm
+        yield (
+            f"lstm{'_backward' if back else ''}/{kind}",
+            [[16, 64, 256], [16, 128, 512], [64, 256, 512, 1024]],
+            lstm,
+        )
 
 
 def _convolutions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any]) -> Iterator[Any]:
@@ -339,7 +363,13 @@ def _convolutions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any])
         suffix = f"{'_backward' if back else ''}/{kind}/{layout}"
 
         def convolution(
-            window: int, at: int, channels: int, made: int, groups: int, back: bool = back, formats: Any = formats
+            window: int,
+            at: int,
+            channels: int,
+            made: int,
+            groups: int,
+            back: bool = back,
+            formats: Any = formats,
         ) -> Any:
             flops = 2 * at * channels // groups * made * window**2
             if flops > _MOST_FLOPS or at * max(channels, made) * 4 > _MOST_BYTES / 2:
@@ -400,7 +430,10 @@ def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any],
     yield "pointwise_of_two", lambda: (lambda y: y + other, plain(*square))
     yield "activation", lambda: (functional.relu, plain(*square))
     yield "view", lambda: (lambda y: y.transpose(2, 3), plain(*square))
-    yield "copy", lambda: (lambda y: y.to(torch.float64 if y.dtype is torch.float32 else torch.float32), plain(8, 8))
+    yield (
+        "copy",
+        lambda: (lambda y: y.to(torch.float64 if y.dtype is torch.float32 else torch.float32), plain(8, 8)),
+    )
     yield "contiguous", lambda: (lambda y: y.transpose(0, 1).contiguous(), plain(8, 8))
     yield "empty", lambda: (lambda y: torch.empty_like(y), plain(8, 8))
     yield "fill", lambda: (lambda y: torch.zeros_like(y), plain(8, 8))
@@ -408,19 +441,31 @@ def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any],
     yield "reduction", lambda: (lambda y: y.sum(1, keepdim=True), plain(*square))
     yield "softmax", lambda: (lambda y: functional.softmax(y, -1), plain(8, 8))
     yield "dropout", lambda: (lambda y: functional.dropout(y, 0.1), plain(8, 8))
-    yield "embedding", lambda: (
-        lambda y, at=torch.arange(8, device="cuda"): functional.embedding(at, y), plain(8, 8)
+    yield (
+        "embedding",
+        lambda: (lambda y, at=torch.arange(8, device="cuda"): functional.embedding(at, y), plain(8, 8)),
     )
     yield "index", lambda: (lambda y, at=torch.arange(8, device="cuda"): y[at], plain(8, 8))
-    yield "layer_norm", lambda: with_weights(
-        lambda: (leaf(8), leaf(8)), lambda y, w, b: functional.layer_norm(y, [8], w, b), plain(8, 8)
+    yield (
+        "layer_norm",
+        lambda: with_weights(
+            lambda: (leaf(8), leaf(8)), lambda y, w, b: functional.layer_norm(y, [8], w, b), plain(8, 8)
+        ),
     )
-    yield "group_norm", lambda: with_weights(
-        lambda: (leaf(8), leaf(8)), lambda y, w, b: functional.group_norm(y, 4, w, b), plain(*square)
+    yield (
+        "group_norm",
+        lambda: with_weights(
+            lambda: (leaf(8), leaf(8)), lambda y, w, b: functional.group_norm(y, 4, w, b), plain(*square)
+        ),
     )
     running = plain(64), plain(64).abs()
-    yield "batch_norm", lambda: with_weights(
-        lambda: (leaf(64), leaf(64)), lambda y, w, b: functional.batch_norm(y, *running, w, b, True), plain(*images)
+    yield (
+        "batch_norm",
+        lambda: with_weights(
+            lambda: (leaf(64), leaf(64)),
+            lambda y, w, b: functional.batch_norm(y, *running, w, b, True),
+            plain(*images),
+        ),
     )
     yield "linear", lambda: with_weights(lambda: (leaf(8, 8), leaf(8)), functional.linear, plain(8, 8))
     yield "mm", lambda: with_weights(lambda: (leaf(8, 8),), lambda y, w: y @ w, plain(8, 8))
@@ -444,17 +489,23 @@ def _calls(torch: Any) -> Iterator[tuple[str, Callable[[], tuple[Callable[[Any],
 
         yield name, functools.partial(convolution, shape, **options)
     yield "max_pool", lambda: (lambda y: functional.max_pool2d(y, 3, 1, 1), plain(*square))
-    yield "upsample", lambda: (
-        lambda y: functional.interpolate(y, size=(8, 8), mode="bilinear"), plain(*square)
+    yield (
+        "upsample",
+        lambda: (lambda y: functional.interpolate(y, size=(8, 8), mode="bilinear"), plain(*square)),
     )
-    yield "attention", lambda: (
-        lambda y: functional.scaled_dot_product_attention(y, y, y), plain(2, 2, 16, 32).half()
+    yield (
+        "attention",
+        lambda: (lambda y: functional.scaled_dot_product_attention(y, y, y), plain(2, 2, 16, 32).half()),
     )
     layer = torch.nn.TransformerEncoderLayer(64, 2, 64, batch_first=True, device="cuda").eval()
-    yield "encoder_layer", lambda: (lambda y: layer(y) if not torch.is_grad_enabled() else y * 1.5, plain(2, 4, 64))
+    yield (
+        "encoder_layer",
+        lambda: (lambda y: layer(y) if not torch.is_grad_enabled() else y * 1.5, plain(2, 4, 64)),
+    )
     yield "module", lambda: (torch.nn.Identity(), plain(8, 8))
-    yield "index_add", lambda: (
-        lambda y, at=torch.arange(8, device="cuda"): y.index_add(0, at, y), plain(8, 8)
+    yield (
+        "index_add",
+        lambda: (lambda y, at=torch.arange(8, device="cuda"): y.index_add(0, at, y), plain(8, 8)),
     )
     yield "scalar", lambda: (lambda y: y.sum(), plain(8, 8))
     yield "event", lambda: (lambda y, event=torch.cuda.Event(): event.record(), plain(1))
@@ -642,7 +693,7 @@ def _amounts(torch: Any) -> Iterator[tuple[str, dict[str, float]]]:
 
     def prefetched(tensors: list[Any]) -> float:
         batch = tuple(torch.ones(64).pin_memory() for _ in tensors)
-        taken = deque(maxlen=0)
+        taken: deque[Any] = deque(maxlen=0)
         return timed(lambda: taken.extend(prefetch([batch] * _ROW, "cuda"))) / _ROW
 
     layer = torch.nn.LSTM(256, 256, device="cuda")
@@ -698,7 +749,11 @@ def _processor() -> str:
 
 def write(path: str, tables: dict[str, Any]) -> None:
     """Write tables, a class in a line."""
-    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in tables.items() if name not in ("kernels", "calls")]
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(value)}"
+        for name, value in tables.items()
+        if name not in ("kernels", "calls")
+    ]
     for part in ("kernels", "calls"):
         rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in tables[part].items())
         lines.append(f'"{part}": {{\n{rows}\n}}')

@@ -89,7 +89,7 @@ def overlap(
             ``"sim:FILE.toml"``; ``"cuda:0"`` and so on, also as a ``torch.device`` or a number. By default
             ``"auto"``: the first GPU (with a function PyTorch's current one), or ``"sim:h200"`` if there is
             none.
-        host: A file of ``sidestream measure``, for the host's times of a simulated loop, as for ``simulate``.
+        host: A file of ``sidestream devices --measure``, for the host's times of a simulated loop, as for ``simulate``.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the
             ``i``.
         count: Number of batches, at most 100,000.
@@ -110,7 +110,7 @@ def overlap(
 
     Raises:
         DeviceError: There is no such device, its file cannot be read, or for a function there are no measured
-            times of it; ``sidestream measure`` makes them.
+            times of it; ``sidestream devices --measure`` makes them.
         TypeError: A figure is not a whole number, ``device`` is not a name, or an argument belongs to the other
             kind of call.
         ValueError: A figure is out of range, the batches do not fit, or the device is the CPU or is not here.

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sidestream._arguments import truth
-from sidestream._devices import DeviceError, is_of, name_with_streams
+from sidestream._devices import is_of, name_with_streams
+from sidestream._sidestream import DeviceError
 
 _TABLES = Path(__file__).parent / "_simulated" / "tables"
 #: The share of the device's time from which an operator that is not known is named.
@@ -103,7 +104,7 @@ def simulate(
 
     The operators run on the processor. ``torch.cuda.Event.elapsed_time``, ``time.perf_counter`` and
     ``overlap(step, batches)`` give the simulated device's time: for each operator that of its class and size,
-    measured on such a device by ``sidestream measure``, and on its host what issuing the operator takes. Other
+    measured on such a device by ``sidestream devices --measure``, and on its host what issuing the operator takes. Other
     work of the host, such as decoding images, takes no time.
 
     Args:
@@ -112,7 +113,7 @@ def simulate(
         shapes: Whether tensors on the device have shapes and no values. Then nothing is computed, and a model
             may be larger than this machine. Values that the program asks for are 0; an operator whose result
             has as many elements as values say, such as ``nonzero``, is an error.
-        host: A file of ``sidestream measure``, for the host's times; by default those of the device's own.
+        host: A file of ``sidestream devices --measure``, for the host's times; by default those of the device's own.
 
     Raises:
         DeviceError: There is no such device, or there are no tables of it.
@@ -188,7 +189,7 @@ def tables_of(name: str) -> Path:
         there = ", ".join(sorted(f"sim:{each.stem}" for each in _TABLES.glob("*.json")))
         raise DeviceError(
             f"there are no times of PyTorch's operators for {name} ({path} does not exist): there are those of "
-            f"{there}; `sidestream measure -o FILE.toml` makes them on a GPU"
+            f"{there}; `sidestream devices --measure -o FILE.toml` makes them on a GPU"
         )
     return path
 
@@ -199,5 +200,5 @@ def _read(path: Path) -> dict[str, Any]:
         if tables["kernels"] is None or tables["calls"] is None:
             raise KeyError("kernels")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DeviceError(f"{path} is no file of `sidestream measure`: {error}") from None
+        raise DeviceError(f"{path} is no file of `sidestream devices --measure`: {error}") from None
     return tables

@@ -1,4 +1,4 @@
-"""What operators cost on a GPU and on its host, from tables that ``sidestream measure`` made.
+"""What operators cost on a GPU and on its host, from tables that ``sidestream devices --measure`` made.
 
 A class of kernels has a grid of measured times. A time between the points of the grid is interpolated in the
 logarithms of sizes and times; beyond the last point it grows as the size does.
@@ -73,7 +73,7 @@ class Costs:
         self.launch_ns = 1550.0
         #: The time of a node of a backward pass that computes nothing; as many nodes that accumulate the gradient
         #: of a leaf are not seen.
-        self.node_ns = 2 * self._calls["pointwise_of_two"]["backward"]
+        self.node_ns: float = 2 * self._calls["pointwise_of_two"]["backward"]
 
     def kernel(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Cost:
         """Return the time of an operator's kernels, ns, with a full queue; 0 if it launches none."""
@@ -119,12 +119,13 @@ class Costs:
     def call(self, name: str, phase: str) -> float:
         """Return the host's time of a call that was measured, ns."""
         row = self._calls[name]
-        return row.get(phase) or row.get("forward") or row["base"]
+        ns: float = row.get(phase) or row.get("forward") or row["base"]
+        return ns
 
     def amount(self, name: str, many: int) -> float:
         """Return the host's time of a call on this many tensors."""
         row = self._calls.get(name) or self._calls[name.split("/")[0] + "/Adam"]
-        return row["base"] + many * row["each"]
+        return float(row["base"] + many * row["each"])
 
     def attention(self, q: Any, k: Any, causal: bool, backward: bool) -> float:
         """Return the time of a fused attention of any kind."""
@@ -146,10 +147,10 @@ def _is_tensor(value: Any) -> bool:
 def _bytes(value: Any) -> int:
     """Return the bytes of all tensors of a value; those of an expanded tensor count once."""
     if isinstance(value, torch.Tensor):
-        many = value.numel()
+        many: int = value.numel()
         if many and 0 in value.stride():
             many = math.prod(size for size, step in zip(value.shape, value.stride(), strict=True) if step)
-        return many * value.element_size()
+        return many * int(value.element_size())
     if isinstance(value, (list, tuple)):
         return sum(map(_bytes, value))
     return 0
@@ -252,7 +253,9 @@ def _groups(curve: str) -> Callable[..., Cost]:
 def _reduction(costs: Costs, args: tuple[Any, ...], kwargs: Any, result: Any) -> Cost:
     x, made = args[0], _first(result)
     kept = max(1, made.numel())
-    over = next((each for each in args[1:] if isinstance(each, (int, list, tuple)) and each is not True), None)
+    over = next(
+        (each for each in args[1:] if isinstance(each, (int, list, tuple)) and each is not True), None
+    )
     over = [over] if isinstance(over, int) else over
     row = x.numel() / kept * x.element_size() / 4
     dims = x.dim()
@@ -284,7 +287,7 @@ def _added(costs: Costs, args: tuple[Any, ...], kwargs: Any, result: Any) -> Cos
 
 def _copied(costs: Costs, args: tuple[Any, ...], kwargs: Any, result: Any) -> Cost:
     tensors = [each for each in args if _is_tensor(each)]
-    to, of = (tensors if len(tensors) > 1 else (_first(result), tensors[0]))
+    to, of = tensors if len(tensors) > 1 else (_first(result), tensors[0])
     size = _bytes(of) + to.numel() * to.element_size()
     turned = of.dim() > 1 and of.numel() > 1 and 0 not in of.stride() and of.stride() != to.stride()
     return costs("transpose" if turned else "pointwise", size), SURE
@@ -354,7 +357,8 @@ _RULES: dict[str, Callable[[Costs, Any, Any, Any], Cost]] = {
     ),
     **{name: _softmax("softmax") for name in ("_softmax", "_log_softmax", "_safe_softmax")},
     **{
-        name: _softmax("softmax_backward") for name in ("_softmax_backward_data", "_log_softmax_backward_data")
+        name: _softmax("softmax_backward")
+        for name in ("_softmax_backward_data", "_log_softmax_backward_data")
     },
     **dict.fromkeys(
         (
@@ -363,7 +367,14 @@ _RULES: dict[str, Callable[[Costs, Any, Any, Any], Cost]] = {
         ).split(),
         _reduction,
     ),
-    **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "max_pool3d_with_indices"),
+    **dict.fromkeys(
+        (
+            "max_pool2d_with_indices",
+            "avg_pool2d",
+            "avg_pool3d",
+            "_adaptive_avg_pool2d",
+            "max_pool3d_with_indices",
+        ),
         lambda costs, args, kwargs, result: (costs("max_pool", _bytes(args[0])), SURE),
     ),
     **dict.fromkeys(
@@ -442,7 +453,10 @@ _CALLS: dict[str, tuple[str, int]] = {
     **{name: ("index_add", 1) for name, rule in _RULES.items() if rule is _added},
     **{name: ("copy", 1) for name in ("copy_", "_to_copy")},
     **{name: ("contiguous", 1) for name in ("clone", "contiguous")},
-    **{name: ("fill", 1) for name in ("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros")},
+    **{
+        name: ("fill", 1)
+        for name in ("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros")
+    },
     "cat": ("cat", 1),
     "stack": ("cat", 1),
     "native_dropout": ("dropout", 1),

@@ -48,7 +48,7 @@ class Timing:
     """The timeline of a simulation."""
 
     def __init__(self, streams: Streams, device: str, costs: Costs, has_values: bool) -> None:
-        self.timeline = _sidestream.Timeline(device, True, costs.pageable_gb_s)
+        self.timeline = _sidestream.Timeline(device, False, costs.pageable_gb_s)
         self.costs, self.streams, self.here = costs, streams, _Here()
         #: Whether tensors have values, and not only shapes.
         self.has_values = has_values
@@ -105,17 +105,18 @@ class Timing:
         if node is None:
             grad = torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in args)
             return self.costs.operator(name, "grad" if grad else "forward", args)
-        return self.costs.operator(name, "backward", args) + self._nodes_ns(node)
+        return self._nodes_ns(node) + self.costs.operator(name, "backward", args)
 
     def _nodes_ns(self, node: Any) -> float:
         """Return the host's time for the nodes of a backward pass since that of the last operator. Nodes run in
         the reverse order of their numbers; some compute nothing.
         """
-        here, number = self.here, node._sequence_nr()
+        here = self.here
+        number: int = node._sequence_nr()
         if number >= _ACCUMULATES:
             return 0.0
         last, here.node = here.node, number
-        return min(max(0, last - number), _MOST_NODES) * self.costs.node_ns if last else self.costs.node_ns
+        return self.costs.node_ns * (min(max(0, last - number), _MOST_NODES) if last else 1)
 
     # ------------------------------------------------------------ operators
 
@@ -189,7 +190,13 @@ class Timing:
         finally:
             here.muted = False
         device = streams.here.device
-        self.launch(name, 0.0 if here.host_is_muted else host_ns[0], (device_ns[0], SURE), device, streams.current(device))
+        self.launch(
+            name,
+            0.0 if here.host_is_muted else host_ns[0],
+            (device_ns[0], SURE),
+            device,
+            streams.current(device),
+        )
         last = torch._C._autograd._get_sequence_nr()
         if grad and last > first:
             self._whole.append((first, last, (device_ns[1], host_ns[1]), []))
@@ -364,7 +371,7 @@ def timed(timing: Timing) -> Iterator[None]:
             dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
             layers = part * sum(each.dim() == 2 for each in weights) / 2
             times = [
-                layers * costs.lstm(dtype, *shape, weights[1].shape[1], backward)
+                layers * costs.lstm(dtype, shape[0], shape[1], weights[1].shape[1], backward)
                 for backward in (False, True)
             ]
             host = [layers * costs.amount(name, shape[0]) for name in ("lstm", "lstm_backward")]
@@ -418,7 +425,10 @@ def timed(timing: Timing) -> Iterator[None]:
 
     module_ns = costs.call("module", "forward")
     real = time.perf_counter_ns() - timing.now_ns()[1]
-    clock = lambda: real + timing.now_ns()[1]  # noqa: E731
+
+    def clock() -> int:
+        return real + timing.now_ns()[1]
+
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
             (functional, "scaled_dot_product_attention", attended),
