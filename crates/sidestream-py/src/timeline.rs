@@ -135,7 +135,18 @@ impl Timeline {
         Ok(())
     }
 
-    /// Adds an operator: host time that ends with a launch, and the kernel.
+    /// Adds the launch of a graph: host time and the driver's call, whose number is returned.
+    fn graph(&mut self, thread: u32, host_ns: Triple) -> PyResult<u64> {
+        self.check(thread, true)?;
+        self.host(thread, "", host_ns.map(spent), &[]);
+        let call = self.host(thread, "cudaGraphLaunch", [Call::GraphLaunch; 3], &[]);
+        Ok(call.0)
+    }
+
+    /// Adds an operator: host time that ends with a launch, and the kernel. The kernel of a `graph` that was launched
+    /// takes no host time.
+    #[expect(clippy::too_many_arguments, reason = "Python has no such limit")]
+    #[pyo3(signature = (thread, stream, op, host_ns, kernel, kernel_ns, graph = None))]
     fn launch(
         &mut self,
         thread: u32,
@@ -144,18 +155,26 @@ impl Timeline {
         host_ns: Triple,
         kernel: &str,
         kernel_ns: Triple,
+        graph: Option<u64>,
     ) -> PyResult<u64> {
         let begun = self.check(thread, true)?;
-        let room = self.room(stream)?;
-        // The engine adds the gap between kernels, which is part of the time.
+        self.check(stream, false)?;
+        // The engine adds the gap between kernels, which is part of the time, or the shorter one of graphs.
         let (launch_ns, gap_ns) = (self.profile.launch_ns, self.profile.kernel_gap_ns);
-        self.host(thread, "", host_ns.map(|ns| spent(ns - launch_ns)), &[]);
-        let call = host_ns.map(|ns| spent(ns.min(launch_ns)));
-        let call = self.host(thread, "cudaLaunchKernel", call, &room);
         let works = kernel_ns.map(|ns| Work::Timed {
             engine: Engines::Compute,
             ns: whole((ns - gap_ns).max(LEAST_KERNEL_NS)),
         });
+        if let Some(graph) = graph {
+            let call = self.task(graph)?;
+            let task = self.push_as(stream, works, &[call], true);
+            self.row("kernel", kernel, stream, (task, task), graph, 0);
+            return Ok(task.0);
+        }
+        let room = self.room(stream)?;
+        self.host(thread, "", host_ns.map(|ns| spent(ns - launch_ns)), &[]);
+        let call = host_ns.map(|ns| spent(ns.min(launch_ns)));
+        let call = self.host(thread, "cudaLaunchKernel", call, &room);
         let task = self.enqueue(stream, works, call);
         self.row("cpu_op", op, thread, (begun, call), 0, 0);
         self.row("kernel", kernel, stream, (task, task), call.0, 0);
@@ -405,9 +424,14 @@ impl Timeline {
     }
 
     fn push(&mut self, lane: u32, works: [Work; 3], after: &[TaskId]) -> TaskId {
+        self.push_as(lane, works, after, false)
+    }
+
+    fn push_as(&mut self, lane: u32, works: [Work; 3], after: &[TaskId], in_graph: bool) -> TaskId {
         let mut last = TaskId(0);
         for (Clock { engine, .. }, work) in self.clocks.iter_mut().zip(works) {
-            last = engine.push(Task::new(LaneId(lane), work).after(after));
+            let task = Task::new(LaneId(lane), work).after(after);
+            last = engine.push(if in_graph { task.in_graph() } else { task });
         }
         self.lanes[lane as usize].last = last;
         last

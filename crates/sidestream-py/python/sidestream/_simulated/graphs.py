@@ -22,6 +22,8 @@ class Capture:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
+        #: What a replay does on the timeline, with a stream of each.
+        self.launches: list[tuple[int, Callable[[int], None]]] = []
         self._fresh: set[int] = set()
         self._before: dict[int, tuple[Any, Any]] = {}
 
@@ -70,6 +72,7 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
 
         def __init__(self, keep_graph: bool = False) -> None:
             self._calls: list[Any] | None = None
+            self._launches: list[Any] = []
             self._pool: Any = None
             self._device, self._is_of_all = 0, False
             # Kernels that `torch.cuda.graph` has annotated (PyTorch 2.15): none on a simulated GPU.
@@ -100,6 +103,8 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
             streams.captures -= 1
             streams.captures_of_all -= self._is_of_all
             self._calls = capture.calls
+            origin = streams.current(self._device)
+            self._launches = [(stream if stream != origin else 0, act) for stream, act in capture.launches]
             with _disable_current_modes():
                 capture.put_back()
 
@@ -109,7 +114,10 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
         def replay(self) -> None:
             if self._calls is None:
                 raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-            streams.busy.add((self._device, streams.current(self._device)))
+            stream = streams.current(self._device)
+            streams.busy.add((self._device, stream))
+            if streams.timing is not None:
+                streams.timing.replayed(self._launches, stream)
             with _disable_current_modes(), torch.no_grad():
                 for run, args, kwargs, kept in self._calls:
                     _copied(run(*args, **kwargs), kept)

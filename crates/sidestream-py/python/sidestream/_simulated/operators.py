@@ -128,7 +128,7 @@ class Operators:
                     streams.stream_is_done(target, here.streams[target])
                     if not has_values:
                         return self._without_values(name, args, target)
-            capture = streams.here.capture if target >= 0 else None
+            capture = streams.here.capture if target >= 0 and has_values else None
             if capture is not None:
                 capture.begins(tensors_in([_argument(args, kwargs, at, key) for at, key in written]))
             result = self._run(op, name, args, kwargs)

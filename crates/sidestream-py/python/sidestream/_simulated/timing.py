@@ -30,6 +30,8 @@ DEVICE, HOST = (0.85, 1.0, 1.2), (0.95, 1.15, 1.5)
 _MOST_NODES = 20
 #: Nodes that accumulate a leaf's gradient have the largest number, so that they run at once.
 _ACCUMULATES = 1 << 62
+#: The host's time of ``CUDAGraph.replay``, besides the driver's call.
+REPLAY_NS = 10e3
 
 Triple = tuple[float, float, float]
 
@@ -43,6 +45,8 @@ class _Here(threading.local):
     muted, host_is_muted = False, False
     #: The number of the node of a backward pass that its last operator belongs to; 0 if there is none.
     node = 0
+    #: The graph that is being launched.
+    graph: int | None = None
 
 
 class Timing:
@@ -137,13 +141,16 @@ class Timing:
             elif cost[1] > LIKELY:
                 cost = cost[0], SURE
             self._costs_of[key] = cost
-        if name in self.unknown:
-            self.unknown[name] += cost[0]
         self.launch(name, self._call_ns(name, args), cost, device, stream)
 
     def launch(self, name: str, host_ns: float, cost: tuple[float, float], device: int, stream: int) -> None:
+        if self._is_captured(stream, lambda on: self.launch(name, 0.0, cost, device, on)):
+            self.work(f"aten::{name}", host_ns)
+            return
         ns, sure = cost
         self.device_ns += ns
+        if name in self.unknown:
+            self.unknown[name] += ns
         self.timeline.launch(
             self.thread(),
             self.stream(device, stream),
@@ -151,6 +158,7 @@ class Timing:
             _host(host_ns),
             name,
             (ns * DEVICE[0] / sure, ns, ns * DEVICE[2] * sure),
+            self.here.graph,
         )
 
     def viewed(self, args: tuple[Any, ...]) -> None:
@@ -166,11 +174,34 @@ class Timing:
         self, kind: str, size: int, waits: bool, args: tuple[Any, ...], device: int, stream: int
     ) -> None:
         """Copy between the host and a device."""
-        if not self.here.muted:
+        if self._is_captured(stream, lambda on: self.copied(kind, size, False, (), device, on)):
+            self.work("aten::copy_", self._call_ns("copy_", args))
+        elif not self.here.muted:
             # The timeline adds what the driver's call takes.
             host_ns = max(0.0, self._call_ns("copy_", args) - self.costs.launch_ns)
             lane = self.stream(device, stream)
             self.timeline.copy(self.thread(), lane, "aten::copy_", _host(host_ns), kind, size, waits)
+
+    # ------------------------------------------------------------ graphs
+
+    def _is_captured(self, stream: int, act: Callable[[int], None]) -> bool:
+        """Return whether this thread captures a graph. Its launches then are what is done for this stream."""
+        capture = self.streams.here.capture
+        if capture is None or self.here.muted:
+            return False
+        capture.launches.append((stream, act))
+        return True
+
+    def replayed(self, launches: list[tuple[int, Callable[[int], None]]], stream: int) -> None:
+        """Launch a graph. The stream that it was captured on is 0 in its launches."""
+        here = self.here
+        here.graph = self.timeline.graph(self.thread(), _host(REPLAY_NS))
+        before, here.host_is_muted = here.host_is_muted, True
+        try:
+            for of, act in launches:
+                act(of or stream)
+        finally:
+            here.graph, here.host_is_muted = None, before
 
     # ------------------------------------------------------------ calls that are one kernel on a GPU
 
@@ -228,10 +259,13 @@ class Timing:
 
     def _recorded(self, device: int, what: tuple[int, ...]) -> None:
         event, stream = what
-        self._markers[event] = self.timeline.record(self.thread(), self.stream(device, stream))
+        if not self._is_captured(stream, lambda on: self._recorded(device, (event, on))):
+            self._markers[event] = self.timeline.record(self.thread(), self.stream(device, stream))
 
     def _waits(self, device: int, what: tuple[int, ...]) -> None:
         event, stream = what
+        if self._is_captured(stream, lambda on: self._waits(device, (event, on))):
+            return
         marker = self._markers.get(event)
         if marker is not None:
             self.timeline.wait(self.thread(), self.stream(device, stream), marker)
