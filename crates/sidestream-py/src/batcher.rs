@@ -252,8 +252,14 @@ impl Requests {
         ended
     }
 
-    fn statistics(&self) -> BatcherStatistics {
-        BatcherStatistics(self.state.lock().all.statistics())
+    /// Returns the counts, without the times of requests where the caller's clock says nothing about them.
+    #[pyo3(signature = (has_clock = true))]
+    fn statistics(&self, has_clock: bool) -> BatcherStatistics {
+        let mut counts = self.state.lock().all.statistics();
+        if !has_clock {
+            (counts.queue, counts.total) = Default::default();
+        }
+        BatcherStatistics(counts)
     }
 }
 

@@ -471,7 +471,7 @@ def test_what_tasks_do_with_their_answers_counts_for_the_next_deadline(
     behind: Behind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("sidestream._batcher.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("sidestream._batcher.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def takes_long(answer: sidestream.Answer[Any]) -> None:
         await answer

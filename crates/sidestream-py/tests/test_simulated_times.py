@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,44 @@ def test_a_replay_takes_one_launch_and_the_time_of_its_kernels(shapes: bool) -> 
         x.mul_(2.0)
         graph.replay()
         assert shapes or torch.equal(result, model(x))
+
+
+def test_a_batcher_reports_the_times_of_the_device_alone() -> None:
+    import torch
+
+    def computed_ms(size: int) -> float:
+        with (
+            sidestream.simulate("sim:h200"),
+            sidestream.Batcher(model := torch.nn.Linear(4096, 4096).cuda(), (size,), slots=1) as batcher,
+            ThreadPoolExecutor(4) as clients,
+        ):
+            rows = list(torch.randn(8, 4096))
+            got = list(clients.map(lambda row: batcher.submit(row).result(timeout=60), rows))
+            assert all(
+                map(torch.allclose, got, model(torch.stack(rows).cuda()).cpu(), [1e-4] * 8, [1e-5] * 8)
+            )
+            times = batcher.statistics
+            assert times.answered == 8 and times.compute.count == sum(times.batches.values())
+            assert times.queue.count == times.total.count == 0 and not batcher.not_captured
+            return times.compute.quantile_s(0.0) * 1e3
+
+    assert 0.005 < computed_ms(1) < computed_ms(512) / 2 < 1.0
+
+
+def test_operators_of_other_threads_take_time() -> None:
+    import torch
+
+    # The thread outlives the first simulation.
+    with ThreadPoolExecutor(1) as others:
+        for _ in range(2):
+            with sidestream.simulate("sim:h200", shapes=True) as simulated:
+                x = torch.ones(4096, 4096, device="cuda")
+                here_ns = -simulated.kernels_ns
+                x @ x
+                here_ns += simulated.kernels_ns
+                others.submit(lambda x=x: x @ x).result()
+                assert simulated.kernels_ns == pytest.approx(2 * here_ns, rel=0.05)
+                before = simulated.now_ns[1]
+                torch.cuda.synchronize()
+                assert simulated.now_ns[1] - before > here_ns
+            assert others.submit(lambda: (torch.ones(2) + 1).tolist()).result() == [2.0, 2.0]

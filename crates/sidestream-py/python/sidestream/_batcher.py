@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NoReturn
 
-from sidestream import _tree
+from sidestream import _simulate, _tree
 from sidestream._answer import NOTHING, Answer, RequestExpired, RequestRefused, Value, running_loop, tell
 from sidestream._arguments import truth, whole
 from sidestream._batch import Batch, Class, Slot, described, lent
@@ -187,6 +187,8 @@ class Batcher(Generic[Value]):
         #: until then the next request may have other shapes.
         self._said_by = ""
         self._lost: BaseException | None = None
+        #: Whether requests wait in the same time in which the device works.
+        self._has_clock = _simulate.entered() is None
         #: For each size that was not captured, the reason.
         self.not_captured: dict[int, str] = {}
         self._to_capture: queue.SimpleQueue[tuple[Class, int] | None] = queue.SimpleQueue()
@@ -252,7 +254,7 @@ class Batcher(Generic[Value]):
             # This condition is also true for NaN.
             if not deadline > 0:
                 self._refuse_late(each, deadline, None)
-            expected = self._requests.late(each.number, time.perf_counter(), deadline)
+            expected = self._requests.late(each.number, time.monotonic(), deadline)
             if expected is not None:
                 self._refuse_late(each, deadline, expected)
         leaves: list[Any]
@@ -282,7 +284,7 @@ class Batcher(Generic[Value]):
                 if self._said_by or counts.waiting or counts.in_flight:
                     raise ValueError(self._unlike(leaves))
                 self._begin(leaves, shape, is_bare)
-            many = self._requests.submit(each.number, answer, time.perf_counter(), deadline, home)
+            many = self._requests.submit(each.number, answer, time.monotonic(), deadline, home)
         if many <= 0:
             self._refuse(many)
         if loop is not None:
@@ -314,7 +316,7 @@ class Batcher(Generic[Value]):
         if each.running:
             self._look_soon(running_loop())
         if expected is None:
-            expected = self._requests.late(each.number, time.perf_counter(), 0.0)
+            expected = self._requests.late(each.number, time.monotonic(), 0.0)
             if expected is None:
                 self._refuse(0)
             raise RequestRefused("late", "its deadline has passed")
@@ -387,7 +389,7 @@ class Batcher(Generic[Value]):
         """Launch the batches that are due. This runs in the event loop."""
         while self._leave(each):
             pass
-        due = self._requests.due(each.number, time.perf_counter())
+        due = self._requests.due(each.number, time.monotonic())
         loop = running_loop()
         # If no request waits or no slot is free, the thread that frees a slot looks again.
         if due is not None and loop is not None:
@@ -396,7 +398,7 @@ class Batcher(Generic[Value]):
     def _leave(self, each: Class) -> bool:
         """Launch a batch if one is due, and return whether one was."""
         with self._lock:
-            taken = self._requests.take(each.number, time.perf_counter())
+            taken = self._requests.take(each.number, time.monotonic())
         if taken is None:
             return False
         answers, expired, number, size, due = taken
@@ -546,7 +548,7 @@ class Batcher(Generic[Value]):
             self._succeeded(each, batch)
         sleepers = self._sleepers
         with self._lock:
-            now = time.perf_counter()
+            now = time.monotonic()
             if answers:
                 requests.answered(each.number, number, None, times, now)
             oldest = requests.over(each.number, number, now)
@@ -565,7 +567,7 @@ class Batcher(Generic[Value]):
             None if oldest is None else oldest._loop,
             self._tick,
             # How long the batch took until all callers had been told: the last of them waited that long.
-            lambda: requests.told(each.number, batch.due, time.perf_counter()),
+            lambda: requests.told(each.number, batch.due, time.monotonic()),
         )
 
     def _succeeded(self, each: Class, batch: Batch) -> None:
@@ -605,7 +607,7 @@ class Batcher(Generic[Value]):
                 except BaseException as alone:
                     failed = alone
             if failed is None:
-                self._requests.answered(each.number, batch.number, at, None, time.perf_counter())
+                self._requests.answered(each.number, batch.number, at, None, time.monotonic())
                 self._said_by = self._said_by or "as the first that was answered"
             else:
                 self._requests.failed()
@@ -633,7 +635,7 @@ class Batcher(Generic[Value]):
             except BaseException as error:
                 self.not_captured[size] = f"{type(error).__name__}: {error}"
             with self._lock:
-                oldest = self._requests.over(each.number, number, time.perf_counter())
+                oldest = self._requests.over(each.number, number, time.monotonic())
             tell((), each, None if oldest is None else oldest._loop, self._tick)
 
     def _captured(self, slot: Slot, size: int) -> tuple[Any, Any]:
@@ -664,8 +666,10 @@ class Batcher(Generic[Value]):
         and the times ``queue``, ``upload``, ``compute``, ``download`` and ``total``.
 
         Its ``prometheus("model")`` returns them as text, with the names of Triton Inference Server's metrics.
+        On a GPU of ``simulate``, ``upload``, ``compute`` and ``download`` are those of the simulated device;
+        ``queue`` and ``total`` are empty, since requests arrive and wait in this machine's time.
         """
-        return self._requests.statistics()
+        return self._requests.statistics(self._has_clock)
 
     def refuse(self) -> None:
         """Refuse further requests. Those that were accepted are answered. Never blocks."""
@@ -739,7 +743,7 @@ def _thread(run: Callable[..., None], one: weakref.ref[Batcher[Any]], *what: Any
 
 def _dispatch(one: weakref.ref[Batcher[Any]], requests: Requests) -> None:
     """Launch the batches of threads, and those of event loops that are busy or gone."""
-    while (number := requests.wait(time.perf_counter())) is not None:
+    while (number := requests.wait(time.monotonic())) is not None:
         batcher = one()
         if batcher is not None:
             batcher._on_device()

@@ -102,10 +102,11 @@ def simulate(
     """While this is entered, PyTorch finds a GPU, and operators, copies and waits take the time that they would
     take on it.
 
-    The operators run on the processor. ``torch.cuda.Event.elapsed_time``, ``time.perf_counter`` and
-    ``overlap(step, batches)`` give the simulated device's time: for each operator that of its class and size,
-    measured on such a device by ``sidestream devices --measure``, and on its host what issuing the operator takes. Other
-    work of the host, such as decoding images, takes no time.
+    The operators run on the processor, on the calling thread and on threads that start while this is entered.
+    ``torch.cuda.Event.elapsed_time``, ``time.perf_counter`` and ``overlap(step, batches)`` give the simulated
+    device's time: for each operator that of its class and size, measured on such a device by ``sidestream
+    devices --measure``, and on its host what issuing the operator takes. Other work of the host, such as
+    decoding images, takes no time, and neither does waiting for another thread.
 
     Args:
         device: ``"sim:h100"``, ``"sim:h200"``, or ``"sim:FILE.toml"`` with the tables of ``sidestream
@@ -123,6 +124,8 @@ def simulate(
     if not is_of("sim", name):
         raise DeviceError(f'device is {name!r}; give "sim:h200", or another simulated device')
     truth("shapes", shapes)
+    from sidestream._check_changes import put
+    from sidestream._check_hooks import on_threads
     from sidestream._simulated import simulated
     from sidestream._simulated.costs import Costs
     from sidestream._simulated.timing import Mode, Timing, timed
@@ -134,7 +137,9 @@ def simulate(
         timing = Timing(simulation.streams, name, costs, not shapes)
         simulation.streams.timing = simulation.operators.timing = timing
         one = Simulated(name, str(of_host.get("host", host)), timing)
-        with timed(timing), Mode(simulation.plan), _profiled(one):
+        with timed(timing), Mode(simulation.plan) as mode, _profiled(one), contextlib.ExitStack() as stack:
+            on_threads(mode, stack)
+            put(stack, Mode, "entered", mode)
             _entered.append(one)
             try:
                 yield one

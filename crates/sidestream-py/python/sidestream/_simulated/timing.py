@@ -348,11 +348,18 @@ def _key(value: Any) -> Any:
 class Mode(TorchDispatchMode):  # type: ignore[misc]
     """Calls operators by their plans, which tell the timeline."""
 
+    #: The mode of the simulation that is entered. A thread may have that of an earlier one.
+    entered: Mode | None = None
+
     def __init__(self, plan: Callable[[Any], _check_plan.Plan]) -> None:
         super().__init__()
         self._plan, self._calls = plan, dict[Any, Any]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if Mode.entered is not self:
+            if Mode.entered is None:
+                return func(*args, **(kwargs or {}))
+            return Mode.entered.__torch_dispatch__(func, types, args, kwargs)
         call = self._calls.get(func)
         if call is None:
             if _check_plan.is_composite(func):
