@@ -71,6 +71,9 @@ def simulated(
         for owner, attributes in _replaced(simulation, name):
             for name, value in attributes.items():
                 put(stack, owner, name, value)
+        if shapes:
+            # A module keeps its parameters when it moves between the CPU and `meta`.
+            put(stack, torch.__future__, "_swap_module_params_on_conversion", True)
         simulation.refusals.install(stack)
         try:
             yield simulation
