@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sidestream
+import torch
 
 pytestmark = pytest.mark.torch
 
@@ -46,9 +47,45 @@ def test_a_profile_diagnoses_the_simulated_steps(shapes: bool, tmp_path: Path) -
     assert found.steps.mean_ns == pytest.approx((marks[-1] - marks[0]) / (len(marks) - 1), rel=0.01)
     assert found.replay.replayed_ns == pytest.approx(found.replay.measured_ns, rel=0.01)
     assert found.findings[0].code == "PAGEABLE_COPY"
-    assert {"SYNC_IN_STEP", "BLOCKING_COPY"} & {finding.code for finding in found.findings}
     assert [row.name for row in found.table("ranges").rows].count("train") == 1
     assert "first:  the GPU was simulated, with a host as" in str(sidestream.diagnose(path))
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+def test_a_value_that_is_asked_for_is_a_synchronization(shapes: bool, tmp_path: Path) -> None:
+    with sidestream.simulate("sim:h100", shapes=shapes) as simulated:
+        exec(LOOP.replace("4096, 1024)", "4096, 1024).cuda()"), program := dict[str, object]())
+        with sidestream.profile(steps=3, path=tmp_path / "trace.json") as profiled:
+            for _ in range(6):
+                program["step"]()  # type: ignore[operator]
+                profiled.step()
+    assert profiled.diagnosis is not None and profiled.diagnosis.findings[0].code == "SYNC_IN_STEP"
+    assert simulated.values_asked == (("<string>:13",) if shapes else ())
+    assert ("are 0 (<string>:13)" in str(profiled.diagnosis)) == shapes
+
+
+def test_a_module_keeps_its_parameters_when_it_moves() -> None:
+    with sidestream.simulate("sim:h100", shapes=True):
+        embedding, head = torch.nn.Embedding(100, 32), torch.nn.Linear(32, 100, bias=False)
+        head.weight = embedding.weight
+        model = torch.nn.Sequential(embedding, head)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model.cuda()
+        assert head.weight is embedding.weight and head.weight.is_cuda
+        model(torch.randint(100, (8,), device="cuda")).sum().backward()
+        optimizer.step()
+        assert list(optimizer.state) == [head.weight]
+    assert not torch.__future__.get_swap_module_params_on_conversion()
+
+
+def test_a_loop_that_needs_values_is_computed_with_values() -> None:
+    weight = torch.randn(64, 64)
+
+    def step(batch: torch.Tensor) -> None:
+        assert torch.isfinite(batch @ weight).all()
+
+    found = sidestream.overlap(step, [torch.randn(64, 64)], device="sim:h100")
+    assert "computed with values" in found.notes[0] and "AssertionError" in found.notes[0]
 
 
 def test_steps_are_timed_in_virtual_time_if_asked() -> None:

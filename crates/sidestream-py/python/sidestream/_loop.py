@@ -86,23 +86,27 @@ def _simulated(
     """Measure a loop of a program that found no GPU: by shapes, or by values where these are needed."""
     from sidestream._loop_state import on_device
 
+    simulations: list[_simulate.Simulated] = []
+
     def within(shapes: bool) -> LoopOverlap:
-        with _simulate.simulate(name, shapes=shapes, host=host), on_device(step, given, shapes):
+        with _simulate.simulate(name, shapes=shapes, host=host) as made, on_device(step, given, shapes):
+            simulations.append(made)
             return _measured(step, given, 1, trace, LEAST_BATCHES if shapes else LEAST_VALUES)
 
     try:
         return within(True)
-    except RuntimeError as error:
+    except Exception as error:
         text, is_refused = str(error), type(error).__name__ == "NotSimulated"
-        if not ("values" in text if is_refused else "with Meta tensors" in text):
+        # A program may fail because a value that it asked for is 0.
+        asked = simulations and simulations[0].values_asked
+        if not ("values" in text if is_refused else asked or "with Meta tensors" in text):
             raise
         try:
             found = within(False)
         except NotImplementedError:
             raise type(error)(f"{error}; a model on meta has no values: build it on the CPU") from None
-        return replace(
-            found, notes=(f"computed with values on this processor, as shapes do not do: {error}",)
-        )
+        why = text or type(error).__name__
+        return replace(found, notes=(f"computed with values on this processor, as shapes do not do: {why}",))
 
 
 def _measured(
@@ -184,6 +188,7 @@ def _measured(
             # The batches for the step alone are on the device all the time.
             "peak_bytes": torch.cuda.max_memory_allocated() - sum(sizes),
             "memory_bytes": caps(simulated.device).memory_bytes,
+            "notes": simulated.notes,
         }
         if trace is not None:
             since = now_ns()[1]

@@ -32,10 +32,10 @@ def entered() -> Simulated | None:
 class Simulated:
     """A simulated GPU, and the times of what runs on it."""
 
-    def __init__(self, device: str, host: str, timing: Any) -> None:
+    def __init__(self, device: str, host: str, timing: Any, asked: dict[str, None]) -> None:
         #: The name of the device, such as ``sim:h200``, and the processor whose times the host takes.
         self.device, self.host = device, host
-        self._timing = timing
+        self._timing, self._asked = timing, asked
 
     @property
     def now_ns(self) -> tuple[int, int, int]:
@@ -56,6 +56,19 @@ class Simulated:
         """
         timing = self._timing
         return tuple(sorted(name for name, ns in timing.unknown.items() if ns >= _NAMED * timing.device_ns))
+
+    @property
+    def values_asked(self) -> tuple[str, ...]:
+        """The first lines of the program, as ``FILE:LINE``, that asked for values where tensors have none."""
+        return tuple(self._asked)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else to know about how the times came about, in sentences."""
+        if not self._asked:
+            return ()
+        lines = ", ".join(self._asked)
+        return (f"tensors have shapes only, so the values that the program asks for are 0 ({lines})",)
 
     @property
     def has_run(self) -> bool:
@@ -87,6 +100,7 @@ class Simulated:
         )
         if self.unknown:
             about += f"; the times of {', '.join(self.unknown)} are guessed from their bytes"
+        about = "; ".join((about, *self.notes))
         if not str(path).endswith(".gz"):
             timing.timeline.trace(str(path), since_ns, about)
             return
@@ -136,7 +150,7 @@ def simulate(
     with simulated(1, shapes=shapes, name=f"{tables['device']}, simulated") as simulation:
         timing = Timing(simulation.streams, name, costs, not shapes)
         simulation.streams.timing = simulation.operators.timing = timing
-        one = Simulated(name, str(of_host.get("host", host)), timing)
+        one = Simulated(name, str(of_host.get("host", host)), timing, simulation.operators.values_asked)
         with timed(timing), Mode(simulation.plan) as mode, _profiled(one), contextlib.ExitStack() as stack:
             on_threads(mode, stack)
             put(stack, Mode, "entered", mode)

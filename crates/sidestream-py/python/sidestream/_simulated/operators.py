@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from sidestream import _check_pinned, _check_plan
 from sidestream._simulated.allocator import DeviceAllocator, Memory, PinnedCache
+from sidestream._simulated.refusals import of_program
 from sidestream._simulated.streams import Streams
 from sidestream._simulated.tensor import KEPT, crossing, memory_of, tensors_in
 
@@ -28,6 +29,7 @@ _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::set_", "aten:
 _WAITS = frozenset(
     {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique2"}
 )
+_MOST_ASKED = 5
 
 
 class Operators:
@@ -45,6 +47,8 @@ class Operators:
         self.home = _CPU
         #: The timeline; None where work takes no time.
         self.timing: Timing | None = None
+        #: The first lines of the program that ask for values of tensors that have none.
+        self.values_asked: dict[str, None] = {}
 
     def plan(self, func: Any) -> _check_plan.Plan:
         """Return the plan of an operator. The plan calls this object."""
@@ -145,10 +149,11 @@ class Operators:
                 if timing is not None:
                     if not has_kernels:
                         timing.viewed(args)
-                    elif waits:
-                        timing.copied("download_pageable", 8, True, args, target, here.streams[target])
-                    else:
+                    elif name != "aten::_local_scalar_dense":
                         timing.computed(func, args, kwargs, result, target, here.streams[target])
+                    if waits:
+                        # PyTorch copies to pinned memory, and waits for the stream.
+                        timing.copied("download", 8, True, args, target, here.streams[target], name)
             elif has_device and makes and isinstance(result, torch.Tensor):
                 here.made = (*_call_of(sys._getframe(1)), _cdata(result))
             if pinned and target < 0:
@@ -179,8 +184,15 @@ class Operators:
             )
         if self.timing is not None:
             stream = self.streams.here.streams[device]
-            self.timing.copied("download_pageable", args[0].element_size(), True, args, device, stream)
+            self.timing.copied("download", args[0].element_size(), True, args, device, stream, name)
+            self.asked()
         return torch.zeros((), dtype=args[0].dtype).item()
+
+    def asked(self) -> None:
+        """Note the line of the program that asks for values."""
+        frame = of_program(sys._getframe(1)) if len(self.values_asked) < _MOST_ASKED else None
+        if frame is not None:
+            self.values_asked[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
 
     def _to_copy(self, func: Any, op: Any) -> Any:
         """Return the function for ``_to_copy``. A non-blocking copy to the host goes to pinned memory."""
@@ -263,10 +275,12 @@ class Operators:
 
     def _run(self, op: Any, name: str, args: Any, kwargs: Any) -> Any:
         if self.home.type == "meta" and name in ("aten::_to_copy", "aten::copy_"):
+            # Values that there are not: they are 0.
             if name == "aten::copy_" and _has_no_values(args[1]) and not _has_no_values(args[0]):
+                self.asked()
                 return args[0].zero_()
             if _has_no_values(args[0]) and kwargs.get("device") == _CPU:
-                # Values that there are not: they are 0.
+                self.asked()
                 return torch.zeros_like(args[0], device=_CPU, dtype=kwargs.get("dtype"))
         before, crossing.computes = crossing.computes, self.home.type == "meta"
         try:

@@ -53,7 +53,7 @@ class Refusals:
 
     def refused(self, what: str) -> NotSimulated:
         """Return the error to raise, and keep its message for the report."""
-        frame = _of_program(sys._getframe(1))
+        frame = of_program(sys._getframe(1))
         at = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame is not None else ""
         text = f"not simulated: {what}{at}; check this part on a GPU"
         if text not in self.skipped:
@@ -129,7 +129,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _of_program(frame: FrameType | None) -> FrameType | None:
+def of_program(frame: FrameType | None) -> FrameType | None:
     while frame is not None and (
         frame.f_code.co_filename.startswith((_OURS, _TORCH, "<frozen"))
         or _is_hidden(frame.f_code.co_filename)

@@ -171,16 +171,17 @@ class Timing:
             self.work("", self._call_ns("empty", args))
 
     def copied(
-        self, kind: str, size: int, waits: bool, args: tuple[Any, ...], device: int, stream: int
+        self, kind: str, size: int, waits: bool, args: tuple[Any, ...], device: int, stream: int,
+        name: str = "aten::copy_",
     ) -> None:
-        """Copy between the host and a device."""
+        """Copy between the host and a device, in an operator of this name."""
         if self._is_captured(stream, lambda on: self.copied(kind, size, False, (), device, on)):
             self.work("aten::copy_", self._call_ns("copy_", args))
         elif not self.here.muted:
             # The timeline adds what the driver's call takes.
             host_ns = max(0.0, self._call_ns("copy_", args) - self.costs.launch_ns)
             lane = self.stream(device, stream)
-            self.timeline.copy(self.thread(), lane, "aten::copy_", _host(host_ns), kind, size, waits)
+            self.timeline.copy(self.thread(), lane, name, _host(host_ns), kind, size, waits)
 
     # ------------------------------------------------------------ graphs
 
