@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -75,6 +76,10 @@ def test_a_module_keeps_its_parameters_when_it_moves() -> None:
         model(torch.randint(100, (8,), device="cuda")).sum().backward()
         optimizer.step()
         assert list(optimizer.state) == [head.weight]
+        assert copy.deepcopy(model)[1].weight.is_cuda
+        assert "tensor(" in repr(model.cpu()[1].weight.cuda())
+        # The graph of the weight refers to its parts, which cannot be kept.
+        assert torch.nn.utils.weight_norm(torch.nn.Linear(4, 4)).cuda().weight_g.is_cuda
     assert not torch.__future__.get_swap_module_params_on_conversion()
 
 
@@ -85,7 +90,7 @@ def test_a_loop_that_needs_values_is_computed_with_values() -> None:
         assert torch.isfinite(batch @ weight).all()
 
     found = sidestream.overlap(step, [torch.randn(64, 64)], device="sim:h100")
-    assert "computed with values" in found.notes[0] and "AssertionError" in found.notes[0]
+    assert "computed with values" in found.notes[0]
 
 
 def test_steps_are_timed_in_virtual_time_if_asked() -> None:

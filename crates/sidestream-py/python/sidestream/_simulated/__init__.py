@@ -19,7 +19,17 @@ from typing import Any
 import torch
 
 from sidestream._check_changes import put
-from sidestream._simulated import autocast, device, engine, graphs, operators, refusals, runtime, streams, tensor
+from sidestream._simulated import (
+    autocast,
+    device,
+    engine,
+    graphs,
+    operators,
+    refusals,
+    runtime,
+    streams,
+    tensor,
+)
 from sidestream._simulated.allocator import DeviceAllocator
 
 
@@ -72,8 +82,7 @@ def simulated(
             for name, value in attributes.items():
                 put(stack, owner, name, value)
         if shapes:
-            # A module keeps its parameters when it moves between the CPU and `meta`.
-            put(stack, torch.__future__, "_swap_module_params_on_conversion", True)
+            put(stack, torch.nn.Module, "_apply", _keeping(torch.nn.Module._apply))
         simulation.refusals.install(stack)
         try:
             yield simulation
@@ -128,7 +137,9 @@ def _replaced(simulation: Simulation, name: str) -> list[tuple[Any, dict[str, An
         (torch.Tensor, of_tensor),
         (
             torch.UntypedStorage,
-            tensor.storage_attributes(all_streams, simulation.operators.adopt_storage, registered),
+            tensor.storage_attributes(
+                all_streams, simulation.operators.adopt_storage, registered, simulation.operators.home
+            ),
         ),
         (
             torch,
@@ -182,6 +193,27 @@ def _profile(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *args, **{**options, "use_device": None})
 
     return __init__
+
+
+def _keeping(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a module keep its parameters when it moves between the CPU and ``meta``, unless others refer to them in
+    a way that forbids it.
+    """
+
+    def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        swaps = torch.__future__.get_swap_module_params_on_conversion()
+        try:
+            torch.__future__.set_swap_module_params_on_conversion(True)
+            return apply(self, *args, **kwargs)
+        except RuntimeError as error:
+            if "Couldn't swap" not in str(error):
+                raise
+            torch.__future__.set_swap_module_params_on_conversion(False)
+            return apply(self, *args, **kwargs)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(swaps)
+
+    return _apply
 
 
 def _compile(model: Any = None, **_: Any) -> Any:

@@ -27,8 +27,14 @@ _SHORT = (torch.float16, torch.bfloat16)
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::set_", "aten::set_data"})
 #: Operators for which the host waits, which is not allowed during a graph capture.
 _WAITS = frozenset(
-    {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique2"}
+    f"aten::{name}"
+    for name in (
+        "_local_scalar_dense equal nonzero masked_select _unique2 unique_dim unique_consecutive bincount"
+    ).split()
 )
+#: Operators for which the host waits if an index is a mask.
+_INDEXED = frozenset({"aten::index", "aten::index_put", "aten::index_put_"})
+_NEEDS_VALUES = ", whose result depends on values, and there are only shapes (give shapes=False)"
 _MOST_ASKED = 5
 
 
@@ -91,7 +97,7 @@ class Operators:
         written = [(at, name) for at, name, alias in aliases if alias is not None and alias.is_write]
         is_addition = func in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
         streams, here = self.streams, self.streams.here
-        waits = name in _WAITS
+        always, is_indexed = name in _WAITS, name in _INDEXED
         # PyTorch's own code creates CPU tensors for the tensor of a device, and then writes to them. A
         # program that does so is refused on a GPU.
         takes = bool(written) and name not in _COPIES
@@ -127,6 +133,7 @@ class Operators:
                         device, stream = here.backward.additions.popleft()
                         here.streams[device] = stream
                 streams.busy.add((target, here.streams[target]))
+                waits = always or (is_indexed and _is_masked(*args))
                 if waits:
                     streams.refuse_in_capture()
                     streams.stream_is_done(target, here.streams[target])
@@ -178,10 +185,7 @@ class Operators:
     def _without_values(self, name: str, args: Any, device: int) -> Any:
         """Answer an operator that asks a tensor of shapes only for values."""
         if name != "aten::_local_scalar_dense":
-            what = name.removeprefix("aten::")
-            raise self.refused(
-                f"{what}, whose result depends on values, and there are only shapes (give shapes=False)"
-            )
+            raise self.refused(f"{name.removeprefix('aten::')}{_NEEDS_VALUES}")
         if self.timing is not None:
             stream = self.streams.here.streams[device]
             self.timing.copied("download", args[0].element_size(), True, args, device, stream, name)
@@ -261,7 +265,7 @@ class Operators:
     ) -> None:
         onto, read = memory_of(target), memory_of(source)
         of = onto if isinstance(onto, Memory) else read
-        if not isinstance(of, Memory):
+        if not isinstance(of, Memory) or isinstance(source, torch.nn.parameter.UninitializedTensorMixin):
             return
         stream = self.streams.current(of.index)
         if isinstance(onto, Memory) and isinstance(read, Memory):
@@ -279,7 +283,7 @@ class Operators:
             if name == "aten::copy_" and _has_no_values(args[1]) and not _has_no_values(args[0]):
                 self.asked()
                 return args[0].zero_()
-            if _has_no_values(args[0]) and kwargs.get("device") == _CPU:
+            if kwargs.get("device") == _CPU and _has_no_values(args[0]):
                 self.asked()
                 return torch.zeros_like(args[0], device=_CPU, dtype=kwargs.get("dtype"))
         before, crossing.computes = crossing.computes, self.home.type == "meta"
@@ -296,6 +300,8 @@ class Operators:
                         "simulation"
                     )
                     raise self.refused(why) from error
+            if self.home.type == "meta" and "meta" in text.lower():
+                raise self.refused(f"{name.removeprefix('aten::')}{_NEEDS_VALUES}") from error
             raise
         finally:
             crossing.computes = before
@@ -407,6 +413,12 @@ def _device_of(args: Any) -> int | None:
             if found is not None:
                 return found
     return None
+
+
+def _is_masked(tensor: Any, indices: Any, values: Any = None, accumulate: bool = False) -> bool:
+    """Return whether the host waits for how many elements a mask chooses. To fill these, it need not."""
+    fills = isinstance(values, torch.Tensor) and values.numel() == 1 and not accumulate
+    return not fills and any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices)
 
 
 def _argument(args: Any, kwargs: Any, at: int, name: str) -> Any:

@@ -197,6 +197,11 @@ def attributes(streams: Streams, registered: Callable[[int, int], bool]) -> dict
             return plain["cpu"](self)
         return to_device(self, torch.device("cpu"), None, False, memory_format)
 
+    def show(self: Any, *, tensor_contents: Any = None) -> str:
+        # On `meta` there is nothing to show; values that are asked for are 0.
+        is_empty = device_of(self) is not None and plain["is_meta"].__get__(self)
+        return str(plain["__repr__"](cpu(self) if is_empty else self, tensor_contents=tensor_contents))
+
     def refuse(self: Any) -> None:
         device = device_of(self)
         if device is not None:
@@ -246,6 +251,7 @@ def attributes(streams: Streams, registered: Callable[[int, int], bool]) -> dict
         "cpu": cpu,
         "numpy": numpy,
         "__array__": array,
+        "__repr__": show,
         "tolist": tolist,
         "new_tensor": new_tensor,
         "type": kind,
@@ -255,9 +261,9 @@ def attributes(streams: Streams, registered: Callable[[int, int], bool]) -> dict
 
 
 def storage_attributes(
-    streams: Streams, adopt: Callable[[Any, int], None], registered: Callable[[int, int], bool]
+    streams: Streams, adopt: Callable[[Any, int], None], registered: Callable[[int, int], bool], home: Any
 ) -> dict[str, Any]:
-    """Return the replacements for attributes of ``torch.UntypedStorage``."""
+    """Return the replacements for attributes of ``torch.UntypedStorage``. ``home`` is where a device's are."""
     base = torch._C.StorageBase
     get_device, get_pointer, resize = base.device, base.data_ptr, base.resize_
 
@@ -277,7 +283,7 @@ def storage_attributes(
         device = kwargs.get("device")
         if device is None or torch.device(device).type != "cuda":
             return base.__new__(cls, *args, **kwargs)
-        made = base.__new__(cls, *args, **{**kwargs, "device": "cpu"})
+        made = base.__new__(cls, *args, **{**kwargs, "device": home})
         adopt(made, streams.index_of(device))
         return made
 
