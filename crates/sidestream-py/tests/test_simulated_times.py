@@ -60,7 +60,9 @@ def test_a_value_that_is_asked_for_is_a_synchronization(shapes: bool, tmp_path: 
             for _ in range(6):
                 program["step"]()  # type: ignore[operator]
                 profiled.step()
-    assert profiled.diagnosis is not None and profiled.diagnosis.findings[0].code == "SYNC_IN_STEP"
+    assert profiled.diagnosis is not None
+    codes = {finding.code for finding in profiled.diagnosis.findings}
+    assert "SYNC_IN_STEP" in codes and "BLOCKING_COPY" not in codes
     assert simulated.values_asked == (("<string>:13",) if shapes else ())
     assert ("are 0 (<string>:13)" in str(profiled.diagnosis)) == shapes
 
@@ -79,7 +81,9 @@ def test_a_module_keeps_its_parameters_when_it_moves() -> None:
         assert copy.deepcopy(model)[1].weight.is_cuda
         assert "tensor(" in repr(model.cpu()[1].weight.cuda())
         # The graph of the weight refers to its parts, which cannot be kept.
-        assert torch.nn.utils.weight_norm(torch.nn.Linear(4, 4)).cuda().weight_g.is_cuda
+        with pytest.warns(FutureWarning, match="deprecated"):
+            normed = torch.nn.utils.weight_norm(torch.nn.Linear(4, 4))
+        assert normed.cuda().weight_g.is_cuda
     assert not torch.__future__.get_swap_module_params_on_conversion()
 
 
