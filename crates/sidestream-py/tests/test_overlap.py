@@ -272,7 +272,7 @@ def test_the_device_of_a_loop() -> None:
         assert sidestream.overlap(step, batches).simulated == entered.device
         with pytest.raises(ValueError, match="a simulation of sim:h100 is entered; leave out device"):
             sidestream.overlap(step, batches, device="sim:h200")
-    with pytest.raises(sidestream.DeviceError, match="no times .* for sim:a100 .*`sidestream devices --measure"):
+    with pytest.raises(sidestream.DeviceError, match="no times .* for sim:a100 .*devices --measure"):
         sidestream.overlap(step, batches, device="sim:a100")
     with pytest.raises(ValueError, match="the CPU has no streams"):
         sidestream.overlap(step, batches, device="cpu")

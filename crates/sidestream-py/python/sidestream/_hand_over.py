@@ -200,9 +200,9 @@ class _Torch(Target):
 
 
 class _Simulated(_Torch):
-    """A simulated GPU. Its memory is PyTorch's, so PyTorch's operators upload a batch when it is handed over, on
-    the stream that takes it. If work takes time there, the uploads do so ahead, as on a GPU. All else is as on
-    a GPU.
+    """A simulated GPU. Its memory is PyTorch's, so PyTorch's operators upload a batch when it is handed over,
+    on the stream that takes it. If work takes time there, the uploads do so ahead, as on a GPU. All else is
+    as on a GPU.
     """
 
     def __init__(self, name: str, torch: Any, copies: bool, stream: Any, depth: int) -> None:

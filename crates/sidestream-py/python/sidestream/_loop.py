@@ -66,8 +66,8 @@ def measured(
     if is_of("sim", name):
         if simulated is not None:
             raise ValueError(
-                f"device is {name!r}, and a simulation of {simulated.device} is entered; leave out device and "
-                "host here"
+                f"device is {name!r}, and a simulation of {simulated.device} is entered; leave out device "
+                "and host here"
             )
         return _simulated(step, given, name, host, trace)
     if host is not None or trace is not None:
@@ -283,8 +283,8 @@ class LoopOverlap(Result):
 
     @property
     def gains(self) -> tuple[float, float, float]:
-        """How many times as fast the best form of the loop is as that with ``.to()``: at the least, likely and
-        at the most, where all times of the device and the host are as low, likely or high as they may be.
+        """How many times as fast the best form of the loop is as that with ``.to()``: at the least, likely
+        and at the most, where all times of the device and the host are as low, likely or high as they may be.
         """
 
         def gain(of: Mapping[str, float]) -> float:
@@ -300,7 +300,8 @@ class LoopOverlap(Result):
 
     @property
     def verdict(self) -> str:
-        """Whether the loop is worth changing, in some sentences; for a simulated GPU also how sure that is."""
+        """Whether the loop is worth changing, in some sentences; for a simulated GPU also how sure that is.
+        """
         if has_no_times(self.device_name):
             return f"No verdict: {SIMULATED_TIMES}."
         return self._likely() if self.simulated is None else self._how_sure()
@@ -317,9 +318,9 @@ class LoopOverlap(Result):
             text += f" By the ranges of the times {loop}."
         if self.limited_by == "host" and self.kernels_ns:
             text += (
-                f" The kernels take {units.time(self.kernels_ns)} of the step, and the GPU waits for the host "
-                "in the remaining time: fewer and larger operators, a CUDA graph or larger batches would gain "
-                "more."
+                f" The kernels take {units.time(self.kernels_ns)} of the step, and the GPU waits for the host"
+                " in the remaining time: fewer and larger operators, a CUDA graph or larger batches would "
+                "gain more."
             )
         if untold:
             text += f" Not told to {100 * TOLD:.0f} %: {'; '.join(untold)}."

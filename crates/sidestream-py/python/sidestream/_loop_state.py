@@ -1,4 +1,5 @@
-"""Replaces what a step refers to for a while, by the same on a simulated GPU: without a GPU it is on the CPU."""
+"""Replaces what a step refers to for a while, by the same on a simulated GPU: without a GPU it is on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ _DATA = (torch.utils.data.Dataset, torch.utils.data.DataLoader, types.ModuleType
 @contextlib.contextmanager
 def on_device(step: Any, batches: Iterable[Any], shapes: bool) -> Iterator[None]:
     """While this is entered in a simulation, each tensor that a step refers to is replaced by one on the GPU,
-    and a CPU that it refers to by a name by this GPU. Nothing is written to the tensors themselves. At the end
-    all else is as before too: optimizers, modes, names, containers and the state of random numbers.
+    and a CPU that it refers to by a name by this GPU. Nothing is written to the tensors themselves. At the
+    end all else is as before too: optimizers, modes, names, containers and the state of random numbers.
 
     A step refers to what is in its closure, its arguments and the global names of its code; to attributes and
     items of these; and to what the program's own functions among these refer to.

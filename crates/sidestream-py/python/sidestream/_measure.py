@@ -531,8 +531,8 @@ def _timed(torch: Any, run: Callable[[Any], Any], before: Callable[[], Any]) -> 
 
 
 def _in_turn(torch: Any, calls: list[Call], grad: bool) -> dict[str, float]:
-    """Return the host's time to issue each call, ns, some times in a row and after others: as in a program, its
-    code is in the caches at times.
+    """Return the host's time to issue each call, ns, some times in a row and after others: as in a program,
+    its code is in the caches at times.
     """
     times: dict[str, list[float]] = {name: [] for name, _, _ in calls}
     with torch.set_grad_enabled(grad):
@@ -547,7 +547,9 @@ def _in_turn(torch: Any, calls: list[Call], grad: bool) -> dict[str, float]:
 
 
 def _backward_of(torch: Any, calls: list[Call], chained: bool) -> float:
-    """Return the host's time of the backward of these calls, ns, without what a pass takes to begin and to end."""
+    """Return the host's time of the backward of these calls, ns, without what a pass takes to begin and to
+    end.
+    """
 
     def graph(many: int) -> Any:
         made = [first for _, _, first in calls]
@@ -626,7 +628,8 @@ def _leaves(made: list[Any]) -> Iterator[Any]:
 
 
 def _amounts(torch: Any) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the host's times of calls on several tensors: at least ``base``, and ``each`` for every tensor."""
+    """Yield the host's times of calls on several tensors: at least ``base``, and ``each`` for every tensor.
+    """
 
     def fitted(time_of: Callable[[list[Any]], float]) -> dict[str, float]:
         few, many = 8, 128

@@ -73,13 +73,13 @@ def overlap(
     ``.to()``, with ``non_blocking`` copies of pinned batches and with ``prefetch``. The step is called some
     hundred times, and trains as it does so.
 
-    On a simulated device, and by default without a GPU, the loop's times are simulated, each with a range, and
-    the text says so (``simulate``). Build the model as without a GPU: models, optimizers and tensors that the
-    step refers to (in its closure, its arguments and the globals that its code names, and their attributes) are
-    on the simulated GPU during the call, and so is a ``torch.device("cpu")`` there. Afterwards they are as
-    before, bit for bit, and so is the state of random numbers: the step trains nothing. Only shapes are
-    computed, so a model may be larger than this machine, also one on ``meta``; where an operator needs values,
-    the loop is measured again with copies of all values.
+    On a simulated device, and by default without a GPU, the loop's times are simulated, each with a range,
+    and the text says so (``simulate``). Build the model as without a GPU: models, optimizers and tensors that
+    the step refers to (in its closure, its arguments and the globals that its code names, and their
+    attributes) are on the simulated GPU during the call, and so is a ``torch.device("cpu")`` there.
+    Afterwards they are as before, bit for bit, and so is the state of random numbers: the step trains
+    nothing. Only shapes are computed, so a model may be larger than this machine, also one on ``meta``; where
+    an operator needs values, the loop is measured again with copies of all values.
 
     Args:
         step: A function of a batch; without ``batches``, a device, as for ``device``.
@@ -89,7 +89,8 @@ def overlap(
             ``"sim:FILE.toml"``; ``"cuda:0"`` and so on, also as a ``torch.device`` or a number. By default
             ``"auto"``: the first GPU (with a function PyTorch's current one), or ``"sim:h200"`` if there is
             none.
-        host: A file of ``sidestream devices --measure``, for the host's times of a simulated loop, as for ``simulate``.
+        host: A file of ``sidestream devices --measure``, for the host's times of a simulated loop, as for
+            ``simulate``.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the
             ``i``.
         count: Number of batches, at most 100,000.
@@ -102,8 +103,8 @@ def overlap(
         download: Whether the results of ``batch`` and ``work`` are copied back.
         streams: Maximum number of streams of an arrangement, from 4 to 16.
         rounds: Number of times that each loop of ``overlap(step, batches)`` is measured on a GPU.
-        trace: A file, for some batches of the best form of a simulated loop, as PyTorch's profiler would write
-            it.
+        trace: A file, for some batches of the best form of a simulated loop, as PyTorch's profiler would
+            write it.
 
     Returns:
         An ``Overlap``, or for a function a ``LoopOverlap``. Both have ``verdict`` and ``limit_ns``.
@@ -111,11 +112,11 @@ def overlap(
     Raises:
         DeviceError: There is no such device, its file cannot be read, or for a function there are no measured
             times of it; ``sidestream devices --measure`` makes them.
-        TypeError: A figure is not a whole number, ``device`` is not a name, or an argument belongs to the other
-            kind of call.
+        TypeError: A figure is not a whole number, ``device`` is not a name, or an argument belongs to the
+            other kind of call.
         ValueError: A figure is out of range, the batches do not fit, or the device is the CPU or is not here.
-        RuntimeError: The simulation does not have what the step uses, or PyTorch has begun to use a GPU in this
-            process.
+        RuntimeError: The simulation does not have what the step uses, or PyTorch has begun to use a GPU in
+            this process.
     """
     if callable(step) and not (batches is None and isinstance(step, type)):
         from sidestream._loop import measured

@@ -1,4 +1,6 @@
-"""``simulate``: PyTorch programs on a GPU that this machine does not have, with the times that they would take."""
+"""``simulate``: PyTorch programs on a GPU that this machine does not have, with the times that they would
+take.
+"""
 
 from __future__ import annotations
 
@@ -113,8 +115,8 @@ class Simulated:
 def simulate(
     device: Any = "sim:h200", *, shapes: bool = False, host: str | Path | None = None
 ) -> Iterator[Simulated]:
-    """While this is entered, PyTorch finds a GPU, and operators, copies and waits take the time that they would
-    take on it.
+    """While this is entered, PyTorch finds a GPU, and operators, copies and waits take the time that they
+    would take on it.
 
     The operators run on the processor, on the calling thread and on threads that start while this is entered.
     ``torch.cuda.Event.elapsed_time``, ``time.perf_counter`` and ``overlap(step, batches)`` give the simulated
@@ -128,7 +130,8 @@ def simulate(
         shapes: Whether tensors on the device have shapes and no values. Then nothing is computed, and a model
             may be larger than this machine. Values that the program asks for are 0; an operator whose result
             has as many elements as values say, such as ``nonzero``, is an error.
-        host: A file of ``sidestream devices --measure``, for the host's times; by default those of the device's own.
+        host: A file of ``sidestream devices --measure``, for the host's times; by default those of the
+            device's own.
 
     Raises:
         DeviceError: There is no such device, or there are no tables of it.
@@ -207,8 +210,8 @@ def tables_of(name: str) -> Path:
     if not path.exists():
         there = ", ".join(sorted(f"sim:{each.stem}" for each in _TABLES.glob("*.json")))
         raise DeviceError(
-            f"there are no times of PyTorch's operators for {name} ({path} does not exist): there are those of "
-            f"{there}; `sidestream devices --measure -o FILE.toml` makes them on a GPU"
+            f"there are no times of PyTorch's operators for {name} ({path} does not exist): there are those "
+            f"of {there}; `sidestream devices --measure -o FILE.toml` makes them on a GPU"
         )
     return path
 

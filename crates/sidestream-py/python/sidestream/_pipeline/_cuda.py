@@ -201,7 +201,8 @@ class OnCuda:
         self._let_go()
 
     def end(self, unclaimed: bool) -> None:
-        """End a run. The caller's stream waits for results that were not handed out; the host does not wait."""
+        """End a run. The caller's stream waits for results that were not handed out; the host does not wait.
+        """
         last = self._last
         if last is not None and self._entered == "overlapped":
             if unclaimed:

@@ -65,8 +65,8 @@ class Simulation:
 def simulated(
     count: int = 1, *, shapes: bool = False, name: str = device.PROPERTIES["name"]
 ) -> Iterator[Simulation]:
-    """While this is entered, PyTorch finds ``count`` simulated GPUs of a name. With ``shapes``, the tensors on
-    them have shapes and no values.
+    """While this is entered, PyTorch finds ``count`` simulated GPUs of a name. With ``shapes``, the tensors
+    on them have shapes and no values.
 
     Raises:
         RuntimeError: The process already uses a real GPU.
@@ -196,8 +196,8 @@ def _profile(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _keeping(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a module keep its parameters when it moves between the CPU and ``meta``, unless others refer to them in
-    a way that forbids it.
+    """Let a module keep its parameters when it moves between the CPU and ``meta``, unless others refer to
+    them in a way that forbids it.
     """
 
     def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:

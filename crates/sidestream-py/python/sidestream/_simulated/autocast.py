@@ -1,7 +1,7 @@
 """Autocast for a simulated GPU: the tensors are not CUDA tensors, so PyTorch's own does not see them.
 
-The lists are those of PyTorch for CUDA (docs.pytorch.org/docs/stable/amp.html): functions that run in the shorter
-type, and functions that run in float32. All others run in the types that they are given.
+The lists are those of PyTorch for CUDA (docs.pytorch.org/docs/stable/amp.html): functions that run in the
+shorter type, and functions that run in float32. All others run in the types that they are given.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 _SHORT = (
-    "__matmul__ __rmatmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d conv_tbc "
-    "conv_transpose1d conv_transpose2d conv_transpose3d einsum linear matmul mm mv prelu "
+    "__matmul__ __rmatmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d "
+    "conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d einsum linear matmul mm mv prelu "
     "scaled_dot_product_attention"
 ).split()
 _LONG = (
-    "__pow__ __rpow__ acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss cosine_similarity "
-    "cross_entropy_loss cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss huber_loss kl_div "
-    "l1_loss layer_norm log log10 log1p log2 log_softmax logsumexp margin_ranking_loss mse_loss multi_margin_loss "
-    "multilabel_margin_loss nll_loss_nd norm poisson_nll_loss pow prod reciprocal renorm rsqrt sinh smooth_l1_loss "
-    "soft_margin_loss softmax softplus sum tan triplet_margin_loss upsample_bicubic2d upsample_bilinear2d "
-    "upsample_nearest2d"
+    "__pow__ __rpow__ acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss "
+    "cosine_similarity cross_entropy_loss cumprod cumsum dist erfinv exp expm1 group_norm "
+    "hinge_embedding_loss huber_loss kl_div l1_loss layer_norm log log10 log1p log2 log_softmax "
+    "logsumexp margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss_nd norm "
+    "poisson_nll_loss pow prod reciprocal renorm rsqrt sinh smooth_l1_loss soft_margin_loss softmax "
+    "softplus sum tan triplet_margin_loss upsample_bicubic2d upsample_bilinear2d upsample_nearest2d"
 ).split()
 
 

@@ -71,8 +71,8 @@ class Costs:
         self.pageable_gb_s = tuple(link.get(f"pageable_{way}_gb_s", 0.0) for way in ("upload", "download"))
         #: What of a copy's time the driver's call takes, which the timeline has from the device.
         self.launch_ns = 1550.0
-        #: The time of a node of a backward pass that computes nothing; as many nodes that accumulate the gradient
-        #: of a leaf are not seen.
+        #: The time of a node of a backward pass that computes nothing; as many nodes that accumulate the
+        #: gradient of a leaf are not seen.
         self.node_ns: float = 2 * self._calls["pointwise_of_two"]["backward"]
 
     def kernel(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Cost:
@@ -89,8 +89,8 @@ class Costs:
         return self._curves[curve].ns(*sizes)
 
     def foreach(self, args: tuple[Any, ...]) -> float:
-        """Return the time of an operator on lists of tensors, which writes as much as one of them. The measured
-        one reads two lists.
+        """Return the time of an operator on lists of tensors, which writes as much as one of them. The
+        measured one reads two lists.
         """
         lists = [one for one in args if isinstance(one, (list, tuple)) and one and _is_tensor(one[0])]
         if not lists:
@@ -382,7 +382,10 @@ _RULES: dict[str, Callable[[Costs, Any, Any, Any], Cost]] = {
         lambda costs, args, kwargs, result: (costs("max_pool_backward", _bytes(result)), SURE),
     ),
     **dict.fromkeys(
-        "upsample_bilinear2d upsample_nearest2d _upsample_bilinear2d_aa upsample_bicubic2d grid_sampler_2d".split(),
+        (
+            "upsample_bilinear2d upsample_nearest2d _upsample_bilinear2d_aa upsample_bicubic2d "
+            "grid_sampler_2d"
+        ).split(),
         lambda costs, args, kwargs, result: (costs("upsample", *_planes(result)), LIKELY),
     ),
     **dict.fromkeys(
@@ -410,7 +413,8 @@ _RULES: dict[str, Callable[[Costs, Any, Any, Any], Cost]] = {
     **{
         name: _plain("random", given=False)
         for name in (
-            "bernoulli bernoulli_ uniform_ normal_ random_ rand randn randint rand_like randn_like randint_like "
+            "bernoulli bernoulli_ uniform_ normal_ random_ rand randn randint rand_like randn_like "
+            "randint_like "
             "exponential_ randperm multinomial"
         ).split()
     },

@@ -263,7 +263,8 @@ def attributes(streams: Streams, registered: Callable[[int, int], bool]) -> dict
 def storage_attributes(
     streams: Streams, adopt: Callable[[Any, int], None], registered: Callable[[int, int], bool], home: Any
 ) -> dict[str, Any]:
-    """Return the replacements for attributes of ``torch.UntypedStorage``. ``home`` is where a device's are."""
+    """Return the replacements for attributes of ``torch.UntypedStorage``. ``home`` is where a device's are.
+    """
     base = torch._C.StorageBase
     get_device, get_pointer, resize = base.device, base.data_ptr, base.resize_
 

@@ -1,5 +1,5 @@
-"""Puts what a simulated GPU is told on a virtual timeline: operators, copies, events and waits, with the times
-that they take on the GPU and on its host (``costs.py``).
+"""Puts what a simulated GPU is told on a virtual timeline: operators, copies, events and waits, with the
+times that they take on the GPU and on its host (``costs.py``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sidestream._check_changes import put
 from sidestream._simulated.costs import LIKELY, SURE, Costs, known
 from sidestream._simulated.streams import Streams
 
-#: By which factors a time may be lower than the tables say, is likely to be, and may be higher. A program's calls
-#: take longer than calls that are measured alone, by the ten loops of ``benches/own_loops_known.py``.
+#: By which factors a time may be lower than the tables say, is likely to be, and may be higher. A program's
+#: calls take longer than calls that are measured alone, by the ten loops of ``benches/own_loops_known.py``.
 DEVICE, HOST = (0.85, 1.0, 1.2), (0.95, 1.15, 1.5)
 
 #: Maximum number of nodes that compute nothing, between two that do.
@@ -41,7 +41,8 @@ class _Here(threading.local):
 
     #: Its lane of the timeline.
     lane: int | None = None
-    #: Whether its operators are those of a call whose time is known as a whole, and whether the host's time is.
+    #: Whether its operators are those of a call whose time is known as a whole, and whether the host's time
+    #: is.
     muted, host_is_muted = False, False
     #: The number of the node of a backward pass that its last operator belongs to; 0 if there is none.
     node = 0
@@ -64,8 +65,8 @@ class Timing:
         self.unknown: dict[str, float] = defaultdict(float)
         self.device_ns = 0.0
         self._costs_of: dict[Any, tuple[float, float]] = {}
-        #: The calls that are one kernel on a GPU, by the number of their first node: up to which number, the time
-        #: of their backward, and the backward pass that has taken it.
+        #: The calls that are one kernel on a GPU, by the number of their first node: up to which number, the
+        #: time of their backward, and the backward pass that has taken it.
         self._whole: list[tuple[int, int, tuple[float, float], list[Any]]] = []
         self._told: dict[Any, Callable[[int, tuple[int, ...]], None]] = {
             _gpu_trace.EventRecordCallbacks: self._recorded,
@@ -113,8 +114,8 @@ class Timing:
         return self._nodes_ns(node) + self.costs.operator(name, "backward", args)
 
     def _nodes_ns(self, node: Any) -> float:
-        """Return the host's time for the nodes of a backward pass since that of the last operator. Nodes run in
-        the reverse order of their numbers; some compute nothing.
+        """Return the host's time for the nodes of a backward pass since that of the last operator. Nodes run
+        in the reverse order of their numbers; some compute nothing.
         """
         here = self.here
         number: int = node._sequence_nr()
@@ -312,8 +313,8 @@ class Ahead:
 
     @contextlib.contextmanager
     def handing_over(self, size: int, leaves: int, device: int, stream: int) -> Iterator[None]:
-        """Hand over a batch of this size, while the operators that make it take no time. Those that come after
-        it are taken for batches of the same size.
+        """Hand over a batch of this size, while the operators that make it take no time. Those that come
+        after it are taken for batches of the same size.
         """
         timing, timeline = self._timing, self._timing.timeline
         thread, current = timing.thread(), timing.stream(device, stream)
@@ -371,12 +372,10 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]
         return call(*args, **(kwargs or {}))
 
 
-@contextlib.contextmanager
-def timed(timing: Timing) -> Iterator[None]:
-    """While this is entered, calls whose parts are not seen as operators are on the timeline too."""
+def _as_one_call(timing: Timing) -> list[tuple[Any, str, Any]]:
+    """Return the replacements for functions that are one call on a GPU, whatever they are made of here."""
     functional, costs = torch.nn.functional, timing.costs
     attention, dropout, lstm = functional.scaled_dot_product_attention, functional.dropout, torch._VF.lstm
-    zero_grad, run_backward = torch.optim.Optimizer.zero_grad, torch.autograd._engine_run_backward
     gru, encode = torch._VF.gru, torch.nn.TransformerEncoderLayer.forward
 
     def calls(name: str) -> list[float]:
@@ -440,6 +439,22 @@ def timed(timing: Timing) -> Iterator[None]:
         finally:
             timing.here.host_is_muted = before
 
+    return [
+        (functional, "scaled_dot_product_attention", attended),
+        (functional, "dropout", dropped),
+        (torch._VF, "lstm", recurrent(lstm, 1.0)),
+        (torch._VF, "gru", recurrent(gru, 0.75)),
+        (torch.nn.TransformerEncoderLayer, "forward", encoded),
+        (torch.backends.mha, "get_fastpath_enabled", lambda: False),
+    ]
+
+
+@contextlib.contextmanager
+def timed(timing: Timing) -> Iterator[None]:
+    """While this is entered, calls whose parts are not seen as operators are on the timeline too."""
+    costs = timing.costs
+    zero_grad, run_backward = torch.optim.Optimizer.zero_grad, torch.autograd._engine_run_backward
+
     def zeroed(self: Any, *args: Any, **kwargs: Any) -> Any:
         many = sum(len(group["params"]) for group in self.param_groups)
         timing.work("", costs.amount("zero_grad", many))
@@ -474,12 +489,7 @@ def timed(timing: Timing) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
-            (functional, "scaled_dot_product_attention", attended),
-            (functional, "dropout", dropped),
-            (torch._VF, "lstm", recurrent(lstm, 1.0)),
-            (torch._VF, "gru", recurrent(gru, 0.75)),
-            (torch.nn.TransformerEncoderLayer, "forward", encoded),
-            (torch.backends.mha, "get_fastpath_enabled", lambda: False),
+            *_as_one_call(timing),
             (torch.optim.Optimizer, "zero_grad", zeroed),
             (torch.autograd, "_engine_run_backward", ran_backward),
             (time, "perf_counter_ns", clock),
