@@ -1,4 +1,4 @@
-"""Ten loops that judge the prediction tables. Developers do not read this file when they change the tables, so
+"""Ten loops that judge the prediction tables. Developers who change the tables do not read this file, so
 that a prediction that holds here can be expected to hold for other programs that were never seen.
 
 Each of ``LOOPS`` makes a model on ``DEVICE``, and returns ``step(batch)``, which takes a batch that is on the
