@@ -394,7 +394,7 @@ def _convolutions(torch: Any, kind: str, dtype: Any, floats: Callable[..., Any])
                 axes,
                 lambda at, channels, made, window=window, run=convolution: run(window, at, channels, made, 1),
             )
-        axes = [[1 << power for power in range(11, 22, 2)], [32, 128, 512], [3, 5, 7]]
+        axes = [[1 << power for power in range(11, 20, 2)], [32, 128, 512], [3, 5, 7]]
         yield (
             f"depthwise{suffix}",
             axes,

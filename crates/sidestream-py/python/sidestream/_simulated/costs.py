@@ -109,12 +109,18 @@ class Costs:
                 call = "depthwise"
             elif weight.dtype in _HALF:
                 call = "conv_half"
+        more = 0.0
+        if call == "embedding":
+            # An index that is a column is copied first; many indices are sorted for the gradient, in six launches.
+            more += 0.0 if args[1].is_contiguous() else self.call("contiguous", "forward")
+            if phase == "backward" and args[1].numel() > 3072:
+                more += 6 * 0.75 * self.call("pointwise", "forward")
         if phase != "backward":
-            return self.call(call, phase)
+            return more + self.call(call, phase)
         if many == 1 and not name.endswith(("_backward", "_backward_data")):
             # An operator that is called in a backward pass without Python.
             return 0.75 * self.call(call, "forward")
-        return max(1000.0, self.call(call, phase) - self.node_ns / 2) / many
+        return more + max(1000.0, self.call(call, phase) - self.node_ns / 2) / many
 
     def call(self, name: str, phase: str) -> float:
         """Return the host's time of a call that was measured, ns."""
