@@ -440,7 +440,27 @@ _RULES: dict[str, Callable[[Costs, Any, Any, Any], Cost]] = {
     },
     "nll_loss_forward": _plain("pointwise", given=False),
     "nll_loss_backward": _plain("fill", given=False),
+    **dict.fromkeys("_fft_c2c _fft_r2c _fft_c2r nonzero masked_select".split(), _plain("pointwise", LIKELY)),
+    "_unique2": _written("sort", LIKELY),
+    "_embedding_bag": _written("index", LIKELY),
 }
+
+#: Further operators that take as long as their bytes, and are not tagged so.
+_BY_BYTES = frozenset(
+    (
+        "select_backward slice_backward diagonal_backward unfold_backward select_scatter slice_scatter "
+        "diagonal_scatter as_strided_scatter constant_pad_nd reflection_pad1d reflection_pad2d "
+        "reflection_pad2d_backward replication_pad2d repeat roll flip tril triu diag_embed pixel_shuffle "
+        "pixel_unshuffle im2col col2im masked_fill masked_fill_ where isnan isfinite isinf bincount polar complex "
+        "hann_window _amp_update_scale_ _amp_foreach_non_finite_check_and_unscale_ _weight_norm_interface "
+        "_weight_norm_interface_backward native_dropout dot vdot mv addmv ger aminmax bucketize searchsorted "
+        "hardtanh_ hardtanh_backward leaky_relu leaky_relu_ leaky_relu_backward elu_ elu_backward hardswish "
+        "hardswish_ hardswish_backward hardsigmoid_backward gelu_backward threshold_backward softplus_backward "
+        "softshrink_backward hardshrink_backward mish_backward _prelu_kernel _prelu_kernel_backward glu "
+        "glu_backward log_sigmoid_forward log_sigmoid_backward smooth_l1_loss smooth_l1_loss_backward mse_loss "
+        "mse_loss_backward huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward"
+    ).split()
+)
 
 #: The call that an operator's host time is taken from, and the number of operators of that call's backward.
 _CALLS: dict[str, tuple[str, int]] = {
@@ -477,4 +497,4 @@ _CALLS: dict[str, tuple[str, int]] = {
 
 def known(name: str, tags: Iterable[Any]) -> bool:
     """Return whether the time of an operator is judged by a class that was measured."""
-    return name in _RULES or name.startswith("_foreach_") or torch.Tag.pointwise in tags
+    return name in _RULES or name in _BY_BYTES or name.startswith("_foreach_") or torch.Tag.pointwise in tags
