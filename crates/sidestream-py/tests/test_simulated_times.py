@@ -97,6 +97,30 @@ def test_a_loop_that_needs_values_is_computed_with_values() -> None:
     assert "computed with values" in found.notes[0]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("before", [False, True])
+def test_compiled_operators_become_few_kernels(before: bool) -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(40):
+            x = x.sin() * 2
+        return x
+
+    compiled = torch.compile(chain) if before else None
+    with sidestream.simulate("sim:h100", shapes=True) as simulated:
+        x = torch.randn(4096, 4096, device="cuda", requires_grad=True)
+        marks = []
+        for run in (chain, compiled or torch.compile(chain)):
+            marks += [(simulated.now_ns[1], simulated.kernels_ns)]
+            run(x).backward(x)
+        marks += [(simulated.now_ns[1], simulated.kernels_ns)]
+        (eager, eager_kernels), (fused, kernels) = (
+            [after - start for start, after in zip(*pair, strict=True)]
+            for pair in zip(marks, marks[1:], strict=False)
+        )
+    assert 2 * fused < eager and 8 * kernels < eager_kernels
+    assert "compiled code" in simulated.notes[0]
+
+
 def test_steps_are_timed_in_virtual_time_if_asked() -> None:
     with sidestream.simulate("sim:h100", shapes=True):
         exec(LOOP, program := dict[str, object]())

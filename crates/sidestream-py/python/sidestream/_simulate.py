@@ -69,10 +69,15 @@ class Simulated:
     @property
     def notes(self) -> tuple[str, ...]:
         """What else to know about how the times came about, in sentences."""
-        if not self._asked:
-            return ()
-        lines = ", ".join(self._asked)
-        return (f"tensors have shapes only, so the values that the program asks for are 0 ({lines})",)
+        notes = []
+        if self._asked:
+            lines = ", ".join(self._asked)
+            notes.append(f"tensors have shapes only, so the values that the program asks for are 0 ({lines})")
+        if self._timing.fusion.has_run:
+            notes.append(
+                "nothing was compiled: the times of compiled code are estimated by joining its operators"
+            )
+        return tuple(notes)
 
     @property
     def has_run(self) -> bool:

@@ -146,7 +146,7 @@ def _replaced(simulation: Simulation, name: str) -> list[tuple[Any, dict[str, An
             {
                 **tensor.functions(of_tensor["to"], generator),
                 **of_any_device,
-                "compile": _compile,
+                "compile": _compile(simulation),
             },
         ),
         *autocast.functions(),
@@ -216,9 +216,19 @@ def _keeping(apply: Callable[..., Any]) -> Callable[..., Any]:
     return _apply
 
 
-def _compile(model: Any = None, **_: Any) -> Any:
-    """Return the function unchanged: its operators run one by one."""
-    return (lambda later: later) if model is None else model
+def _compile(simulation: Simulation) -> Callable[..., Any]:
+    """Return the replacement for ``torch.compile``: the operators run one by one."""
+
+    def compile(model: Any = None, *, mode: Any = None, options: Any = None, **other: Any) -> Any:
+        if model is None:
+            return lambda later: compile(later, mode=mode, options=options, **other)
+        timing = simulation.operators.timing
+        if timing is None or other.get("disable") or other.get("backend", "inductor") != "inductor":
+            return model
+        has_graph = mode in ("reduce-overhead", "max-autotune") or (options or {}).get("triton.cudagraphs")
+        return timing.fusion.compiled(model, bool(has_graph))
+
+    return compile
 
 
 class _Nothing(types.SimpleNamespace):

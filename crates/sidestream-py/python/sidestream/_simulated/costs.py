@@ -82,7 +82,7 @@ class Costs:
             return rule(self, args, kwargs, result)
         if name.startswith("_foreach_") or name.startswith("_amp_foreach_"):
             return self.foreach(args), SURE
-        ns = self("pointwise", _bytes((args, tuple(kwargs.values()))) + _bytes(result))
+        ns = self("pointwise", bytes_of((args, tuple(kwargs.values()))) + bytes_of(result))
         return ns, UNKNOWN
 
     def __call__(self, curve: str, *sizes: float) -> float:
@@ -95,7 +95,7 @@ class Costs:
         lists = [one for one in args if isinstance(one, (list, tuple)) and one and _is_tensor(one[0])]
         if not lists:
             return self("foreach", 1, 256)
-        size, many = _bytes(lists) / len(lists), len(lists[0])
+        size, many = bytes_of(lists) / len(lists), len(lists[0])
         return self("foreach", many, size / many * (len(lists) + 1) / 3)
 
     def operator(self, name: str, phase: str, args: tuple[Any, ...]) -> float:
@@ -150,7 +150,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _bytes(value: Any) -> int:
+def bytes_of(value: Any) -> int:
     """Return the bytes of all tensors of a value; those of an expanded tensor count once."""
     if isinstance(value, torch.Tensor):
         many: int = value.numel()
@@ -158,7 +158,7 @@ def _bytes(value: Any) -> int:
             many = math.prod(size for size, step in zip(value.shape, value.stride(), strict=True) if step)
         return many * int(value.element_size())
     if isinstance(value, (list, tuple)):
-        return sum(map(_bytes, value))
+        return sum(map(bytes_of, value))
     return 0
 
 
@@ -212,13 +212,13 @@ def _convolution(costs: Costs, args: tuple[Any, ...], made: Any, backward: bool)
         if needs[2]:
             ns += costs("sum", outer, at)
     elif bias is not None:
-        ns += costs("pointwise", 2 * _bytes(made))
+        ns += costs("pointwise", 2 * bytes_of(made))
     return ns, sure
 
 
 def _batch_norm(costs: Costs, x: Any, trains: bool, backward: bool) -> Cost:
     if not trains:
-        return costs("pointwise", (3 if backward else 2) * _bytes(x)), SURE
+        return costs("pointwise", (3 if backward else 2) * bytes_of(x)), SURE
     layout = "nchw" if x.is_contiguous() else "nhwc"
     name = f"batch_norm{'_backward' if backward else ''}/{layout}"
     channels = x.shape[1]
@@ -273,20 +273,20 @@ def _plain(curve: str, sure: float = SURE, made: bool = True, given: bool = True
     """Return a rule by the bytes of arguments and results."""
 
     def rule(costs: Costs, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Cost:
-        size = _bytes((args, tuple(kwargs.values()))) if given else 0
-        return costs(curve, size + (_bytes(result) if made else 0)), sure
+        size = bytes_of((args, tuple(kwargs.values()))) if given else 0
+        return costs(curve, size + (bytes_of(result) if made else 0)), sure
 
     return rule
 
 
 def _written(curve: str, sure: float = SURE) -> Callable[..., Cost]:
     """Return a rule by the bytes of the result, twice: what is taken and what is written."""
-    return lambda costs, args, kwargs, result: (costs(curve, 2 * _bytes(_first(result))), sure)
+    return lambda costs, args, kwargs, result: (costs(curve, 2 * bytes_of(_first(result))), sure)
 
 
 def _added(costs: Costs, args: tuple[Any, ...], kwargs: Any, result: Any) -> Cost:
     tensors = [each for each in (*args, *kwargs.values()) if _is_tensor(each) and each.is_floating_point()]
-    size = 2 * _bytes(tensors[-1]) if tensors else 0
+    size = 2 * bytes_of(tensors[-1]) if tensors else 0
     # Out of place, the target is copied first.
     return costs("index_add", size), LIKELY
 
@@ -294,7 +294,7 @@ def _added(costs: Costs, args: tuple[Any, ...], kwargs: Any, result: Any) -> Cos
 def _copied(costs: Costs, args: tuple[Any, ...], kwargs: Any, result: Any) -> Cost:
     tensors = [each for each in args if _is_tensor(each)]
     to, of = tensors if len(tensors) > 1 else (_first(result), tensors[0])
-    size = _bytes(of) + to.numel() * to.element_size()
+    size = bytes_of(of) + to.numel() * to.element_size()
     turned = of.dim() > 1 and of.numel() > 1 and 0 not in of.stride() and of.stride() != to.stride()
     return costs("transpose" if turned else "pointwise", size), SURE
 
@@ -307,7 +307,7 @@ def _embedding_back(costs: Costs, args: tuple[Any, ...], kwargs: Any, result: An
 
 def _fused(costs: Costs, args: tuple[Any, ...], kwargs: Any, result: Any) -> Cost:
     lists = args[:4]
-    return costs("fused_adam", len(lists[0]), _bytes(lists[0]) / max(1, len(lists[0]))), SURE
+    return costs("fused_adam", len(lists[0]), bytes_of(lists[0]) / max(1, len(lists[0]))), SURE
 
 
 def _attention_rule(backward: bool) -> Callable[..., Cost]:
@@ -381,11 +381,11 @@ _RULES: dict[str, Callable[[Costs, Any, Any, Any], Cost]] = {
             "_adaptive_avg_pool2d",
             "max_pool3d_with_indices",
         ),
-        lambda costs, args, kwargs, result: (costs("max_pool", _bytes(args[0])), SURE),
+        lambda costs, args, kwargs, result: (costs("max_pool", bytes_of(args[0])), SURE),
     ),
     **dict.fromkeys(
         ("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward"),
-        lambda costs, args, kwargs, result: (costs("max_pool_backward", _bytes(result)), SURE),
+        lambda costs, args, kwargs, result: (costs("max_pool_backward", bytes_of(result)), SURE),
     ),
     **dict.fromkeys(
         (
@@ -451,14 +451,16 @@ _BY_BYTES = frozenset(
         "select_backward slice_backward diagonal_backward unfold_backward select_scatter slice_scatter "
         "diagonal_scatter as_strided_scatter constant_pad_nd reflection_pad1d reflection_pad2d "
         "reflection_pad2d_backward replication_pad2d repeat roll flip tril triu diag_embed pixel_shuffle "
-        "pixel_unshuffle im2col col2im masked_fill masked_fill_ where isnan isfinite isinf bincount polar complex "
-        "hann_window _amp_update_scale_ _amp_foreach_non_finite_check_and_unscale_ _weight_norm_interface "
-        "_weight_norm_interface_backward native_dropout dot vdot mv addmv ger aminmax bucketize searchsorted "
-        "hardtanh_ hardtanh_backward leaky_relu leaky_relu_ leaky_relu_backward elu_ elu_backward hardswish "
-        "hardswish_ hardswish_backward hardsigmoid_backward gelu_backward threshold_backward softplus_backward "
-        "softshrink_backward hardshrink_backward mish_backward _prelu_kernel _prelu_kernel_backward glu "
-        "glu_backward log_sigmoid_forward log_sigmoid_backward smooth_l1_loss smooth_l1_loss_backward mse_loss "
-        "mse_loss_backward huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward"
+        "pixel_unshuffle im2col col2im masked_fill masked_fill_ where isnan isfinite isinf bincount polar "
+        "complex hann_window _amp_update_scale_ _amp_foreach_non_finite_check_and_unscale_ "
+        "_weight_norm_interface _weight_norm_interface_backward native_dropout dot vdot mv addmv ger "
+        "aminmax bucketize searchsorted hardtanh_ hardtanh_backward leaky_relu leaky_relu_ "
+        "leaky_relu_backward elu_ elu_backward hardswish hardswish_ hardswish_backward "
+        "hardsigmoid_backward gelu_backward threshold_backward softplus_backward softshrink_backward "
+        "hardshrink_backward mish_backward _prelu_kernel _prelu_kernel_backward glu glu_backward "
+        "log_sigmoid_forward log_sigmoid_backward smooth_l1_loss smooth_l1_loss_backward mse_loss "
+        "mse_loss_backward huber_loss huber_loss_backward binary_cross_entropy "
+        "binary_cross_entropy_backward"
     ).split()
 )
 
@@ -493,6 +495,11 @@ _CALLS: dict[str, tuple[str, int]] = {
     "relu": ("activation", 1),
     **{name: ("view", 1) for name in ("empty", "empty_like")},
 }
+
+
+def call_of(name: str) -> str:
+    """Return the call that is measured for an operator."""
+    return _CALLS.get(name, ("foreach" if name.startswith("_foreach") else "pointwise", 1))[0]
 
 
 def known(name: str, tags: Iterable[Any]) -> bool:

@@ -14,7 +14,7 @@ from sidestream import _check_pinned, _check_plan
 from sidestream._simulated.allocator import DeviceAllocator, Memory, PinnedCache
 from sidestream._simulated.refusals import of_program
 from sidestream._simulated.streams import Streams
-from sidestream._simulated.tensor import KEPT, crossing, memory_of, tensors_in
+from sidestream._simulated.tensor import KEPT, crossing, memory_of, storage_key, tensors_in
 
 if TYPE_CHECKING:
     from sidestream._simulated.timing import Timing
@@ -162,7 +162,7 @@ class Operators:
                         # PyTorch copies to pinned memory, and waits for the stream.
                         timing.copied("download", 8, True, args, target, here.streams[target], name)
             elif has_device and makes and isinstance(result, torch.Tensor):
-                here.made = (*_call_of(sys._getframe(1)), _cdata(result))
+                here.made = (*_call_of(sys._getframe(1)), storage_key(result))
             if pinned and target < 0:
                 result = self.pinned_copy(result)
             if capture is not None:
@@ -226,7 +226,7 @@ class Operators:
             if made is not None and isinstance(memory, Memory) and memory_of(target) is None:
                 # A tensor that is created and filled within one call of the program was created by PyTorch's
                 # own code, which meant the device.
-                if made == (*_call_of(sys._getframe(1)), _cdata(target)):
+                if made == (*_call_of(sys._getframe(1)), storage_key(target)):
                     self.adopt(target, memory.index)
             result = computed(target, source, non_blocking)
             self._copied(func, target, source, non_blocking)
@@ -393,13 +393,6 @@ def _is_direct(target: Any, source: Any) -> bool:
         return True
     dense = torch.empty_like(target, device="meta").stride()
     return target.dtype == source.dtype and bool(target.stride() == source.stride() == dense)
-
-
-def _cdata(tensor: Any) -> int:
-    try:
-        return int(_storage_of(tensor)._cdata)
-    except (RuntimeError, NotImplementedError):
-        return 0
 
 
 def _device_of(args: Any) -> int | None:

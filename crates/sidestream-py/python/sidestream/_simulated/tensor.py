@@ -38,6 +38,14 @@ def memory_of(tensor: Any) -> Memory | Pinned | None:
         return None
 
 
+def storage_key(tensor: Any) -> int:
+    """Return a number of a tensor's storage; 0 if it has none."""
+    try:
+        return int(_storage_of(tensor)._cdata)
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
 def tensors_in(value: Any) -> list[Any]:
     """Return the tensors of a value of an operator: of a tensor, and of lists and tuples."""
     if isinstance(value, torch.Tensor):
@@ -263,8 +271,7 @@ def attributes(streams: Streams, registered: Callable[[int, int], bool]) -> dict
 def storage_attributes(
     streams: Streams, adopt: Callable[[Any, int], None], registered: Callable[[int, int], bool], home: Any
 ) -> dict[str, Any]:
-    """Return the replacements for attributes of ``torch.UntypedStorage``. ``home`` is where a device's are.
-    """
+    """Return the replacements for attributes of ``torch.UntypedStorage``; a device's are at ``home``."""
     base = torch._C.StorageBase
     get_device, get_pointer, resize = base.device, base.data_ptr, base.resize_
 

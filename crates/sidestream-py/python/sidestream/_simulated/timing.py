@@ -4,6 +4,7 @@ times that they take on the GPU and on its host (``costs.py``).
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import threading
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sidestream import _check_plan, _sidestream
 from sidestream._check_changes import put
+from sidestream._simulated.compiled import Call, Fusion, Kernel
 from sidestream._simulated.costs import LIKELY, SURE, Costs, known
 from sidestream._simulated.streams import Streams
 
@@ -48,6 +50,9 @@ class _Here(threading.local):
     node = 0
     #: The graph that is being launched.
     graph: int | None = None
+    #: The call of a compiled function, and the kernel that its operators are joined to (``compiled.py``).
+    call: Call | None = None
+    fused: Kernel | None = None
 
 
 class Timing:
@@ -67,7 +72,8 @@ class Timing:
         self._costs_of: dict[Any, tuple[float, float]] = {}
         #: The calls that are one kernel on a GPU, by the number of their first node: up to which number, the
         #: time of their backward, and the backward pass that has taken it.
-        self._whole: list[tuple[int, int, tuple[float, float], list[Any]]] = []
+        self._whole: list[tuple[int, int, Any]] = []
+        self.fusion = Fusion(self)
         self._told: dict[Any, Callable[[int, tuple[int, ...]], None]] = {
             _gpu_trace.EventRecordCallbacks: self._recorded,
             _gpu_trace.EventWaitCallbacks: self._waits,
@@ -100,7 +106,7 @@ class Timing:
 
     def work(self, name: str, ns: float) -> None:
         """Let the host compute."""
-        if ns > 0 and not self.here.host_is_muted:
+        if ns > 0 and not self.here.host_is_muted and self.here.call is None:
             self.timeline.work(self.thread(), name, _host(ns))
 
     def _call_ns(self, name: str, args: tuple[Any, ...]) -> float:
@@ -142,10 +148,29 @@ class Timing:
             elif cost[1] > LIKELY:
                 cost = cost[0], SURE
             self._costs_of[key] = cost
-        self.launch(name, self._call_ns(name, args), cost, device, stream)
+        moved = (args, *kwargs.values()), result
+        self.launch(name, self._call_ns(name, args), cost, device, stream, moved)
 
-    def launch(self, name: str, host_ns: float, cost: tuple[float, float], device: int, stream: int) -> None:
-        if self._is_captured(stream, lambda on: self.launch(name, 0.0, cost, device, on)):
+    def launch(
+        self,
+        name: str,
+        host_ns: float,
+        cost: tuple[float, float],
+        device: int,
+        stream: int,
+        moved: Any = None,
+    ) -> None:
+        call = self.fusion.call()
+        if call is not None:
+            self.fusion.take(call, name, cost, device, stream, moved)
+        else:
+            self.fusion.flush()
+            self.launch_kernel(name, host_ns, cost, device, stream)
+
+    def launch_kernel(
+        self, name: str, host_ns: float, cost: tuple[float, float], device: int, stream: int
+    ) -> None:
+        if self._is_captured(stream, lambda on: self.launch_kernel(name, 0.0, cost, device, on)):
             self.work(f"aten::{name}", host_ns)
             return
         ns, sure = cost
@@ -165,17 +190,24 @@ class Timing:
     def viewed(self, args: tuple[Any, ...]) -> None:
         """Let the host make a view."""
         here = self.here
-        if here.muted or here.host_is_muted:
+        if here.muted or here.host_is_muted or here.call is not None:
             return
         node = torch._C._current_autograd_node()
         if node is None:
             self.work("", self._call_ns("empty", args))
 
     def copied(
-        self, kind: str, size: int, waits: bool, args: tuple[Any, ...], device: int, stream: int,
+        self,
+        kind: str,
+        size: int,
+        waits: bool,
+        args: tuple[Any, ...],
+        device: int,
+        stream: int,
         name: str = "aten::copy_",
     ) -> None:
         """Copy between the host and a device, in an operator of this name."""
+        self.fusion.flush()
         if self._is_captured(stream, lambda on: self.copied(kind, size, False, (), device, on)):
             self.work("aten::copy_", self._call_ns("copy_", args))
         elif not self.here.muted:
@@ -194,10 +226,13 @@ class Timing:
         capture.launches.append((stream, act))
         return True
 
+    def begin_graph(self) -> int:
+        return self.timeline.graph(self.thread(), _host(REPLAY_NS))
+
     def replayed(self, launches: list[tuple[int, Callable[[int], None]]], stream: int) -> None:
         """Launch a graph. The stream that it was captured on is 0 in its launches."""
         here = self.here
-        here.graph = self.timeline.graph(self.thread(), _host(REPLAY_NS))
+        here.graph = self.begin_graph()
         before, here.host_is_muted = here.host_is_muted, True
         try:
             for of, act in launches:
@@ -216,7 +251,6 @@ class Timing:
         if here.muted:
             yield
             return
-        grad = torch.is_grad_enabled()
         first = torch._C._autograd._get_sequence_nr()
         here.muted = True
         try:
@@ -231,25 +265,34 @@ class Timing:
             device,
             streams.current(device),
         )
+        self.keep_nodes(self._whole, first, (f"{name}_backward", device_ns[1], host_ns[1], []))
+
+    def keep_nodes(self, calls: list[tuple[int, int, Any]], first: int, call: Any) -> None:
+        """Keep what a backward pass needs to know of a call whose nodes begin with this number."""
         last = torch._C._autograd._get_sequence_nr()
-        if grad and last > first:
-            self._whole.append((first, last, (device_ns[1], host_ns[1]), []))
-            del self._whole[:-10_000]
+        if last > first and torch.is_grad_enabled():
+            bisect.insort(calls, (first, last, call), key=lambda each: each[0])
+            del calls[:-10_000]
+
+    def of_node(self, calls: list[tuple[int, int, Any]]) -> tuple[int, int, Any] | None:
+        """Return the call that the node which runs belongs to."""
+        node = torch._C._current_autograd_node() if calls else None
+        if node is None:
+            return None
+        number: int = node._sequence_nr()
+        at = bisect.bisect_right(calls, number, key=lambda each: each[0]) - 1
+        return calls[at] if at >= 0 and number < calls[at][1] else None
 
     def _is_part_of_whole(self, device: int, stream: int) -> bool:
         """Return whether the operator belongs to the backward of such a call, which is launched once."""
-        node = torch._C._current_autograd_node() if self._whole else None
-        if node is None:
+        found = self.of_node(self._whole)
+        if found is None:
             return False
-        number = node._sequence_nr()
-        for at in range(len(self._whole) - 1, -1, -1):
-            first, last, (ns, host_ns), taken = self._whole[at]
-            if first <= number < last:
-                if not taken:
-                    taken.append(None)
-                    self.launch("fused_backward", host_ns, (ns, SURE), device, stream)
-                return True
-        return False
+        name, ns, host_ns, taken = found[2]
+        if not taken:
+            taken.append(None)
+            self.launch(name, host_ns, (ns, SURE), device, stream)
+        return True
 
     # ------------------------------------------------------------ events and waits
 
@@ -463,7 +506,10 @@ def timed(timing: Timing) -> Iterator[None]:
     def ran_backward(*args: Any, **kwargs: Any) -> Any:
         timing.work("", costs.amount("backward", 0))
         timing.here.node = 0
-        return run_backward(*args, **kwargs)
+        try:
+            return run_backward(*args, **kwargs)
+        finally:
+            timing.fusion.flush()
 
     def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
         name = type(optimizer).__name__
@@ -496,6 +542,7 @@ def timed(timing: Timing) -> Iterator[None]:
             (time, "perf_counter", lambda: clock() / 1e9),
         ):
             put(stack, owner, name, value)
+        timing.fusion.install(stack)
         modules = torch.nn.modules.module
         for hook in (
             modules.register_module_forward_pre_hook(lambda *_: timing.work("", module_ns)),
