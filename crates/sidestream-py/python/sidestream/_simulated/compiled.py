@@ -1,5 +1,5 @@
-"""Times of what ``torch.compile`` compiles. Its operators run one by one; they take the time of the few kernels
-that Inductor would make of them.
+"""Times of what ``torch.compile`` compiles. Its operators run one by one; they take the time of the few
+kernels that Inductor would make of them.
 """
 
 from __future__ import annotations

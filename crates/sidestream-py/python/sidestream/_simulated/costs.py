@@ -111,7 +111,8 @@ class Costs:
                 call = "conv_half"
         more = 0.0
         if call == "embedding":
-            # An index that is a column is copied first; many indices are sorted for the gradient, in six launches.
+            # An index that is a column is copied first; many indices are sorted for the gradient, in six
+            # launches.
             more += 0.0 if args[1].is_contiguous() else self.call("contiguous", "forward")
             if phase == "backward" and args[1].numel() > 3072:
                 more += 6 * 0.75 * self.call("pointwise", "forward")
