@@ -500,11 +500,11 @@ def timed(timing: Timing) -> Iterator[None]:
 
     def zeroed(self: Any, *args: Any, **kwargs: Any) -> Any:
         many = sum(len(group["params"]) for group in self.param_groups)
-        timing.work("", costs.amount("zero_grad", many))
+        timing.work("Optimizer.zero_grad", costs.amount("zero_grad", many))
         return zero_grad(self, *args, **kwargs)
 
     def ran_backward(*args: Any, **kwargs: Any) -> Any:
-        timing.work("", costs.amount("backward", 0))
+        timing.work("autograd::engine", costs.amount("backward", 0))
         timing.here.node = 0
         try:
             return run_backward(*args, **kwargs)
