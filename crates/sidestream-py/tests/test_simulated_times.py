@@ -251,3 +251,21 @@ def test_operators_of_other_threads_take_time() -> None:
                 torch.cuda.synchronize()
                 assert simulated.now_ns[1] - before > here_ns
             assert others.submit(lambda: (torch.ones(2) + 1).tolist()).result() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("change", ["kernels", "calls", "axes", "times"])
+def test_a_file_of_times_that_is_no_such_file_is_refused(change: str, tmp_path: Path) -> None:
+    good = Path(sidestream.__file__).parent / "_simulated" / "tables" / "h200.json"
+    tables = json.loads(good.read_text(encoding="utf-8"))
+    if change in ("kernels", "calls"):
+        tables[change].popitem()
+    else:
+        # A grid that is larger than any memory, and a time that is none.
+        row = {"axes": [[1] * 1000] * 8, "ns": [1]} if change == "axes" else {"axes": [[1]], "ns": [1e300]}
+        tables["kernels"]["fill"] = row
+    (tmp_path / "host.json").write_text(json.dumps(tables), encoding="utf-8")
+    with (
+        pytest.raises(sidestream.DeviceError, match="host.json is no file of `sidestream devices"),
+        sidestream.simulate("sim:h200", host=tmp_path / "host.json"),
+    ):
+        pass

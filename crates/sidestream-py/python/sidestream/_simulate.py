@@ -224,10 +224,19 @@ def tables_of(name: str) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Return what a file of ``devices --measure`` has, as far as ``Costs`` uses it."""
+    from sidestream._simulated.costs import Curve
+
     try:
         tables: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if tables["kernels"] is None or tables["calls"] is None:
-            raise KeyError("kernels")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        for part in ("kernels", "calls") if path.parent != _TABLES else ():
+            expected = json.loads((_TABLES / "h200.json").read_text(encoding="utf-8"))[part]
+            if missing := sorted(expected.keys() - tables[part].keys()):
+                raise KeyError(f"{part} lack {missing[0]!r}; measure again with this version")
+        for row in tables["kernels"].values():
+            Curve(row["axes"], row["ns"]).ns(*(1.0 for _ in row["axes"]))
+        sum(float(ns) for row in tables["calls"].values() for ns in row.values())
+        _ = tables["device"], tables["host"], *map(float, tables["link"].values())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DeviceError(f"{path} is no file of `sidestream devices --measure`: {error}") from None
     return tables

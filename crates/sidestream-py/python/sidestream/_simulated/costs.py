@@ -29,6 +29,8 @@ class Curve:
     def __init__(self, axes: list[list[int]], ns: list[float | None]) -> None:
         self._axes = [[math.log(size) for size in axis] for axis in axes]
         self._sizes = [len(axis) for axis in axes]
+        if not axes or math.prod(self._sizes) != len(ns) or any(time and not 0 < time < 1e15 for time in ns):
+            raise ValueError(f"{len(ns)} times for a grid of {math.prod(self._sizes)}, or one out of range")
         points = list(itertools.product(*(range(size) for size in self._sizes)))
         self._ns = {at: math.log(time) for at, time in zip(points, ns, strict=True) if time}
         # What takes too long was not measured: its time is that of a smaller size, multiplied.
