@@ -190,7 +190,7 @@ def test_a_simulated_loop_changes_nothing_of_the_program() -> None:
     assert addresses == [each.data_ptr() for parameter in parameters for each in (parameter, parameter.grad)]
     assert list(trainer.model.parameters()) == parameters and Trainer.device == "cpu"
     assert "the values that the program asks for are 0" in found.notes[0]
-    assert found.limited_by == "host" and found.step_ns > found.kernels_ns > 0
+    assert found.limited_by == "host" and found.step_ns > (found.kernels_ns or 0) > 0
     trainer.step(batches[0])
     assert len(trainer.losses) == 2 and trainer.losses[1] > 0
 
