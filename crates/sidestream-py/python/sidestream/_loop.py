@@ -319,8 +319,8 @@ class LoopOverlap(Result):
         if self.limited_by == "host" and self.kernels_ns:
             text += (
                 f" The kernels take {units.time(self.kernels_ns)} of the step, and the GPU waits for the host"
-                " in the remaining time: fewer and larger operators, a CUDA graph or larger batches would "
-                "gain more."
+                " in the remaining time, which fewer and larger operators, a CUDA graph or larger batches "
+                "would shorten."
             )
         if untold:
             text += f" Not told to {100 * TOLD:.0f} %: {'; '.join(untold)}."

@@ -89,8 +89,8 @@ def overlap(
             ``"sim:FILE.toml"``; ``"cuda:0"`` and so on, also as a ``torch.device`` or a number. By default
             ``"auto"``: the first GPU (with a function PyTorch's current one), or ``"sim:h200"`` if there is
             none.
-        host: A file of ``sidestream devices --measure``, for the host's times of a simulated loop, as for
-            ``simulate``.
+        host: A ``FILE.torch.json`` of ``sidestream devices --measure -o``, or a device such as
+            ``"sim:h100"``, for the host's times of a simulated loop, as for ``simulate``.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the
             ``i``.
         count: Number of batches, at most 100,000.

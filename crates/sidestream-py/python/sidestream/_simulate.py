@@ -132,13 +132,14 @@ def simulate(
     decoding images, takes no time, and neither does waiting for another thread.
 
     Args:
-        device: ``"sim:h100"``, ``"sim:h200"``, or ``"sim:FILE.toml"`` with the tables of ``sidestream
-            measure`` beside it, as ``FILE.torch.json``.
+        device: ``"sim:h100"``, ``"sim:h200"``, or ``"sim:FILE.toml"`` with ``FILE.torch.json`` beside it:
+            ``sidestream devices --measure -o FILE.toml`` writes both on a GPU.
         shapes: Whether tensors on the device have shapes and no values. Then nothing is computed, and a model
             may be larger than this machine. Values that the program asks for are 0; an operator whose result
             has as many elements as values say, such as ``nonzero``, is an error.
-        host: A file of ``sidestream devices --measure``, for the host's times; by default those of the
-            device's own.
+        host: A ``FILE.torch.json`` of that command, or a device such as ``"sim:h100"``, for the host's times;
+            by default the device's own. The built-in devices were measured on different hosts: compare GPUs
+            with one host.
 
     Raises:
         DeviceError: There is no such device, or there are no tables of it.
@@ -155,7 +156,8 @@ def simulate(
     from sidestream._simulated.timing import Mode, Timing, timed
 
     tables = _read(tables_of(name))
-    of_host = tables if host is None else _read(Path(host))
+    named = host is not None and str(host).startswith("sim:")
+    of_host = tables if host is None else _read(tables_of(str(host)) if named else Path(host))
     costs = Costs(tables, of_host)
     with simulated(1, shapes=shapes, name=f"{tables['device']}, simulated") as simulation:
         timing = Timing(simulation.streams, name, costs, not shapes)
