@@ -30,7 +30,7 @@ _SIDES = [[8, 64, 512, 4096, 32_768], [16, 64, 512, 4096, 16_384]]
 _BYTES = [4**power for power in range(5, 16)]
 
 
-def measured(torch: Any, only: str = "") -> dict[str, Any]:
+def measured(torch: Any) -> dict[str, Any]:
     """Measure the current GPU.
 
     Returns:
@@ -41,8 +41,7 @@ def measured(torch: Any, only: str = "") -> dict[str, Any]:
     kernels: dict[str, Any] = {}
     with torch.no_grad():
         for name, axes, make in _kernels(torch):
-            if name.startswith(only):
-                kernels[name] = {"axes": axes, "ns": [_point(torch, make, at) for at in _points(axes)]}
+            kernels[name] = {"axes": axes, "ns": [_point(torch, make, at) for at in _points(axes)]}
     # Others work on the same machine at times: the quietest of some passes counts.
     passes = [_of_calls(torch) | dict(_amounts(torch)) for _ in range(_PASSES)]
     calls = min(passes, key=lambda rows: sum(rows["mixed"].values()))
@@ -216,7 +215,7 @@ def _indexed(torch: Any, rows: Any, adds: bool = False) -> Any:
 
 
 def _scaled(torch: Any, floats: Callable[..., Any], planes: int, at: int, back: bool = False) -> Any:
-    """Double the height and width of images, whose result has so many places."""
+    """Double the height and width of images; ``at`` is the number of places of a plane of the result."""
     if planes * at * 8 > _MOST_BYTES:
         return None
     aten, side = torch.ops.aten, math.isqrt(at)

@@ -234,7 +234,7 @@ def _read(path: Path) -> dict[str, Any]:
         for part in ("kernels", "calls") if path.parent != _TABLES else ():
             expected = json.loads((_TABLES / "h200.json").read_text(encoding="utf-8"))[part]
             if missing := sorted(expected.keys() - tables[part].keys()):
-                raise KeyError(f"{part} lack {missing[0]!r}; measure again with this version")
+                raise ValueError(f"{part} lack {missing[0]!r}; measure again with this version")
         for row in tables["kernels"].values():
             Curve(row["axes"], row["ns"]).ns(*(1.0 for _ in row["axes"]))
         sum(float(ns) for row in tables["calls"].values() for ns in row.values())

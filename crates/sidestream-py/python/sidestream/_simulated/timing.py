@@ -71,7 +71,7 @@ class Timing:
         self.device_ns = 0.0
         self._costs_of: dict[Any, tuple[float, float]] = {}
         #: The calls that are one kernel on a GPU, by the number of their first node: up to which number, the
-        #: time of their backward, and the backward pass that has taken it.
+        #: name and the times of their backward, and whether a backward pass has launched it.
         self._whole: list[tuple[int, int, Any]] = []
         self.fusion = Fusion(self)
         self._told: dict[Any, Callable[[int, tuple[int, ...]], None]] = {
