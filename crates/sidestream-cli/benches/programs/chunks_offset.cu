@@ -1,6 +1,7 @@
 // A pipeline of chunks whose kernels get the base pointer and an offset: the calls do not show which bytes a kernel
 // touches, so a missing order cannot be seen, and the repaired program must not be accused.
 // expect: unseen
+// exact: error RAW|WAR|WAW
 
 #include "program.cuh"
 

@@ -1,5 +1,6 @@
 // A download reads the result of a kernel for which its stream does not wait. That the kernel writes is a guess.
 // expect: warning RAW
+// exact: error RAW
 
 #include "program.cuh"
 

@@ -1,5 +1,6 @@
 // Two kernels write one buffer in two streams. That they write is a guess.
 // expect: warning RAW|WAW
+// exact: error WAW
 
 #include "program.cuh"
 

@@ -2,6 +2,8 @@
 // wait for its results. Repaired, it calls cudaGridDependencySynchronize.
 // expect: race RAW|WAW|WAR
 // repaired: warns
+// exact: error RAW
+// exact repaired: silent
 
 #include "program.cuh"
 

@@ -1,5 +1,6 @@
 // The kernel of the second step overwrites the result that the first step still downloads.
 // expect: warning WAR
+// exact: error WAR
 
 #include "program.cuh"
 

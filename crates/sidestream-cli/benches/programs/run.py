@@ -4,6 +4,11 @@
 nothing, `unseen` a race that calls do not show. `// first` and `// second` mark the two sides. The argument
 `repaired` makes a program correct: nothing may be found, or warnings only where `// repaired: warns` says
 that calls do not show the order; and its output must be that of the plain run.
+
+With `--exact` all run under `sidestream check --exact`, also those of the folder `exact`, which race at exact
+bytes only. There `// exact:` counts in place of `// expect:`, and no twin warns that says
+`// exact repaired: silent`. A program that prints `race ADDRESS LENGTH` to its errors says which bytes race:
+a report that names bytes may name no others.
 """
 
 import argparse
@@ -37,10 +42,11 @@ def execute(command: list[str], seconds: float = 40) -> tuple[int, str, str]:
 class Program:
     """A program, and what its comments say of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, exact: bool) -> None:
         self.path, self.name, self.build = path, path.stem, BUILD / path.stem
-        self.lines = path.read_text().splitlines()
-        self.expected = " ".join(self.header("expect"))
+        self.lines, self.exact = path.read_text().splitlines(), exact
+        self.expected = " ".join(exact and self.header("exact") or self.header("expect"))
+        self.may_warn = bool(self.header("repaired")) and not (exact and self.header("exact repaired"))
         self.severity, *self.kinds = re.split(r"[ |]", self.expected)
 
     def header(self, name: str) -> list[str]:
@@ -66,15 +72,28 @@ class Program:
             found.append((kind, [set(map(int, lines)) for lines in places]))
         return found
 
+    def elsewhere(self, report: str, errors: str) -> str:
+        """Returns the first bytes that a report names outside those that the program says race."""
+        said = re.search(r"^race 0x([0-9a-f]+) (\d+)$", errors, re.M)
+        named = rf"^ {{2,4}}(?:{KINDS}) on 0x([0-9a-f]+)\b.*?\bbytes? (\d+)(?: to (\d+))?"
+        low, high = (int(said[1], 16), int(said[1], 16) + int(said[2])) if said else (0, 1 << 64)
+        for base, first, last in re.findall(named, report, re.M):
+            start, end = int(base, 16) + int(first), int(base, 16) + int(last or first) + 1
+            if start < low or end > high:
+                return f"{start:#x} to {end - 1:#x}"
+        return ""
+
     def judged(self, sidestream: str) -> tuple[bool, list[str]]:
         """Runs it; returns whether the reports are right, and the row of the table."""
-        program, check = [str(self.build)], [sidestream, "check", "--", str(self.build)]
+        program = [str(self.build)]
+        check = [sidestream, "check", *["--exact"] * self.exact, "--", *program]
         plain, right = execute(program), execute([*program, "repaired"])
         if right[0] == 77:
             return True, [self.name, self.severity, "", "", right[1].strip()]
         if right[0] != 0 or plain[0] > 1:
             return False, [self.name, self.severity, "broken", "", f"{plain} {right}"[-200:]]
-        checked, twin = execute(check), execute([*check, "repaired"])
+        limit = 150 if self.exact else 40
+        checked, twin = execute(check, limit), execute([*check, "repaired"], limit)
         found, accused = self.findings(checked[1]), self.findings(twin[1])
         is_error = re.search(r" CUDA calls?, \d+ races?(,|$)", checked[1], re.M) is not None
         severity = "error" if is_error else "warning" if found else "silent"
@@ -89,12 +108,14 @@ class Program:
         where = "→".join(places) or "no lines"
         is_pair = bool(matched) or not named or not all(sides)
         said_of = [" ".join((out + err).split())[:300] for _, out, err in (checked, twin)]
+        others = self.elsewhere(checked[1], checked[2]) if self.exact else ""
         problems = [
             "" if is_told else f"NOT FOUND: exit {checked[0]}: {said_of[0]}",
             "" if is_pair else "WRONG PAIR",
+            f"OTHER BYTES {others}" if others else "",
             "" if checked[0] == code else f"EXIT CODE {checked[0]}, not {code}",
             ""
-            if twin[0] == 0 and (not accused or self.header("repaired")) and " fail" not in twin[1]
+            if twin[0] == 0 and (not accused or self.may_warn) and " fail" not in twin[1]
             else f"TWIN NOT SILENT: exit {twin[0]}: {said_of[1]}",
             "" if twin[1].startswith(right[1]) else f"OTHER OUTPUT than {right[1]!r}: {said_of[1][:60]}",
         ]
@@ -108,14 +129,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--sidestream", default="sidestream")
+    parser.add_argument("--exact", action="store_true", help="also the folder `exact`, by check --exact")
     parser.add_argument("--compile-only", action="store_true")
     options = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
-    paths = [path for path in sorted(HERE.glob("*.cu")) if not options.names or path.stem in options.names]
+    folders = [HERE, HERE.parent / "exact"][: 1 + options.exact]
+    paths = [path for folder in folders for path in sorted(folder.glob("*.cu"))]
+    paths = [path for path in paths if not options.names or path.stem in options.names]
     began, results = time.monotonic(), []
 
     def one(path: Path) -> tuple[bool, list[str]]:
-        program = Program(path)
+        program = Program(path, options.exact)
         problem = program.compiled()
         if problem or options.compile_only:
             return not problem, [path.stem, "", "", "", problem or "compiled"]

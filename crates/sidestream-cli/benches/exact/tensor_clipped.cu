@@ -1,0 +1,25 @@
+// Tensor copies write boxes that the tensor's right and lower edges cut off: what lies beyond is not written. Another
+// stream writes there; racy, it begins at the last column of the tensor.
+// expect: error WAW
+// flags: -lcuda
+
+#include "bulk.cuh"
+
+int main(int count, char **) {
+    const bool repaired = count > 1;
+    needs_hopper();
+    auto *matrix = memory_of<unsigned>(MATRIX_BYTES);
+    const CUtensorMap map = map_of(matrix);
+    cudaStream_t a = new_stream(), b = new_stream();
+    const int x = WIDTH - 20, y = HEIGHT - 10;
+    unsigned *edge = matrix + (y + 3) * PITCH + WIDTH;
+    races(edge - 1, 4);
+
+    write_box<<<1, THREADS, 0, a>>>(map, x, y); // first
+    write_box<<<1, THREADS, 0, a>>>(map, -40, -9);
+    fill_bytes<<<8, THREADS, 0, b>>>(repaired ? edge : edge - 1, (PITCH - WIDTH) * 4, 2); // second
+    fill_bytes<<<8, THREADS, 0, b>>>(matrix + HEIGHT * PITCH, (ROWS - HEIGHT) * PITCH * 4, 2);
+    fill_bytes<<<8, THREADS, 0, b>>>(matrix + BOX_WIDTH - 40, 100, 3);
+    must(cudaGetLastError());
+    return finish_bytes(matrix, MATRIX_BYTES);
+}
