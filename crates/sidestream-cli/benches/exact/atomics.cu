@@ -12,12 +12,15 @@ __global__ void change(unsigned *words, float *real, double *wide, unsigned long
     atomicAdd(real, 1.0f);
     atomicAdd(wide, 1.0);
     atomicAdd(longs, 1ull);
+#if __CUDA_ARCH__ >= 900
+    atomicAdd(reinterpret_cast<float4 *>(real) + 1, float4{1, 1, 1, 1});
+#endif
     if (atomicCAS(words + 4, 0, 1) == 5 || atomicExch(words + 5, 1) == 5 || atomicAdd(words + 6, 1) == ~0u) *result = 1;
 }
 
 int main(int, char **) {
     auto *words = memory_of<unsigned>(64), *result = memory_of<unsigned>(4);
-    float *real = device_memory(4);
+    float *real = device_memory(32);
     auto *wide = memory_of<double>(8);
     auto *longs = memory_of<unsigned long long>(8);
     cudaStream_t streams[] = {new_stream(), new_stream()};

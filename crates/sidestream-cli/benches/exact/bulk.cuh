@@ -68,14 +68,23 @@ inline __device__ void tensor_store(const CUtensorMap *map, const void *from, in
                  : "memory");
 }
 
+/// Adds words in shared memory to those of a box.
+inline __device__ void tensor_add(const CUtensorMap *map, const void *from, int x, int y) {
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+        "r"(x), "r"(y), "r"(in_shared(from))
+        : "memory");
+}
+
 /// The matrix of the tensor programs: its rows are longer than the tensor is wide, and more follow than it is high.
 constexpr int PITCH = 512, WIDTH = 400, HEIGHT = 100, ROWS = 128, BOX_WIDTH = 64, BOX_HEIGHT = 16;
 constexpr size_t MATRIX_BYTES = size_t(PITCH) * ROWS * 4, BOX_BYTES = BOX_WIDTH * BOX_HEIGHT * 4;
 
-inline CUtensorMap map_of(void *matrix) {
+/// A box has every row, or only the first of each `row_step` rows.
+inline CUtensorMap map_of(void *matrix, unsigned row_step = 1) {
     CUtensorMap map;
     const cuuint64_t size[] = {WIDTH, HEIGHT}, pitch[] = {PITCH * 4};
-    const cuuint32_t box[] = {BOX_WIDTH, BOX_HEIGHT}, step[] = {1, 1};
+    const cuuint32_t box[] = {BOX_WIDTH, BOX_HEIGHT}, step[] = {1, row_step};
     const CUresult result = cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, matrix, size, pitch, box,
                                                    step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                                                    CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
