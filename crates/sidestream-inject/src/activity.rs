@@ -14,9 +14,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::kernels::text;
 use crate::ring::SharedRing;
-use crate::system::{self, Library};
+use crate::system::{self, Library, text};
 use crate::wire::{
     DEVICE, DEVICE_NAME, DRIVER, Head, KERNEL, KERNEL_NAME, MEMCPY, MEMSET, PEER, RUNTIME, SYNC,
     Tag,

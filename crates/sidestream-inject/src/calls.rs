@@ -456,6 +456,16 @@ impl ApiCall {
         Some(places.map(word))
     }
 
+    /// The stream into which the call launches kernels or a graph.
+    pub fn launches_into(&self) -> Option<Word> {
+        match self.what {
+            Launch(_, stream, ..) | GraphLaunch(_, stream) => Some(stream),
+            // `hStream` in the structure.
+            LaunchEx(_, config, ..) => Some(config + 4),
+            _ => None,
+        }
+    }
+
     /// Returns the position after the arguments and what is behind them.
     pub fn end(&self, words: &[u64]) -> usize {
         let from = usize::from(self.words);

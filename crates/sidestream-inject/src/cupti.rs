@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use crate::calls::RUNTIME;
 use crate::system::Library;
 
-/// The data of a callback for a call: `CUpti_CallbackData`.
+/// The data of a callback for a call, as far as `CUpti_CallbackData` and `Sanitizer_CallbackData` have them both.
 #[repr(C)]
 pub struct Data {
     /// Zero before the call, one after it.
@@ -21,12 +21,6 @@ pub struct Data {
     pub kernel: *const c_char,
     /// The current context of the thread.
     pub context: u64,
-    /// The number of the context.
-    pub context_number: u32,
-    /// A word for the tool that is the same before and after the call.
-    pub kept: *mut u64,
-    /// The number of the call.
-    pub correlation: u32,
 }
 
 /// The function that CUPTI calls.

@@ -35,7 +35,7 @@ pub struct Hold {
 impl Hold {
     /// Prepares to hold each copy for at most twice this many milliseconds. `None` if the driver has no such waits, or no memory.
     pub fn begin(millis: u64) -> Option<Hold> {
-        let driver = Library::loaded("libcuda.so.1").unwrap_or_else(Library::linked);
+        let driver = Library::driver();
         let mut memory = 0;
         // SAFETY: the types are those of CUDA's header, and the pointer is valid for the call. 1 is `CU_MEMHOSTALLOC_PORTABLE`.
         let (wait, copy) = unsafe {

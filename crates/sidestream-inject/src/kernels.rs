@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::calls::PARAMETER;
-use crate::system::Library;
+use crate::system::{Library, text};
 
 type ParameterFn = unsafe extern "C" fn(u64, usize, *mut usize, *mut usize) -> c_int;
 type NameFn = unsafe extern "C" fn(*mut *const c_char, u64) -> c_int;
@@ -45,7 +45,7 @@ const MAX_ADDRESSES: usize = 256;
 impl Kernels {
     /// Finds the driver's functions.
     pub fn new() -> Kernels {
-        let driver = Library::loaded("libcuda.so.1").unwrap_or_else(Library::linked);
+        let driver = Library::driver();
         let find = |name: &CStr| {
             // SAFETY: the type is that of `cuda.h`.
             unsafe { driver.function::<ParameterFn>(name) }
@@ -189,16 +189,4 @@ impl Kernels {
         into[others] = hash;
         is_new
     }
-}
-
-/// Returns the bytes of a text of C.
-///
-/// # Safety
-/// It is null, or ends with a zero.
-pub unsafe fn text<'a>(text: *const c_char) -> &'a [u8] {
-    if text.is_null() {
-        return &[];
-    }
-    // SAFETY: the caller promises it.
-    unsafe { CStr::from_ptr(text) }.to_bytes()
 }

@@ -17,6 +17,8 @@ pub mod calls;
 #[cfg(target_os = "linux")]
 mod cupti;
 #[cfg(target_os = "linux")]
+mod exact;
+#[cfg(target_os = "linux")]
 mod hold;
 #[cfg(target_os = "linux")]
 mod host;

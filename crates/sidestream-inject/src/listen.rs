@@ -8,12 +8,13 @@ use std::sync::OnceLock;
 use crate::activity;
 use crate::calls::{ApiCall, Behind, CALLS, Does, Moment, Part, RUNTIME};
 use crate::cupti::{Cupti, DRIVER, Data, NotSubscribed, OF_RUNTIME};
+use crate::exact;
 use crate::host::{Host, Teller};
-use crate::kernels::{Kernels, LaunchArguments, text};
+use crate::kernels::{Kernels, LaunchArguments};
 use crate::ring::SharedRing;
 use crate::sites::Sites;
-use crate::system::{self, Library};
-use crate::wire::{CALL_WORDS, CUPTI, FOLDER, Head, LIGHT, PROFILE, PROVOKE, READER, Tag};
+use crate::system::{self, Library, text};
+use crate::wire::{CALL_WORDS, CUPTI, EXACT, FOLDER, Head, LIGHT, PROFILE, PROVOKE, READER, Tag};
 
 struct Listener {
     ring: SharedRing,
@@ -77,26 +78,27 @@ fn begin() {
     let Some(listener) = LISTENER.get() else {
         return;
     };
-    system::at_end(end, in_child);
-    let subscribed = subscribe(&variable(CUPTI), profile.is_empty());
-    let recorded = subscribed.and_then(|cupti| {
-        if !profile.is_empty() {
-            activity::begin(cupti.library, &listener.ring, &profile)?;
-        }
-        Ok(cupti)
-    });
-    match recorded {
-        Ok(cupti) => {
-            for (id, _) in listener
-                .rows
-                .iter()
-                .enumerate()
-                .filter(|(_, row)| **row != 0)
-            {
-                cupti.hear(id as u16);
+    let rows = listener.rows.iter().enumerate();
+    let ids = rows.filter(|(_, row)| **row != 0).map(|(id, _)| id as u16);
+    let probe = variable(EXACT);
+    let begun = if probe.is_empty() {
+        system::at_end(end, in_child);
+        let subscribed = subscribe(&variable(CUPTI), profile.is_empty());
+        subscribed.and_then(|cupti| {
+            if !profile.is_empty() {
+                activity::begin(cupti.library, &listener.ring, &profile)?;
             }
-        }
-        Err(why) => listener.ring.write_text(Tag::Problem, &[], why.as_bytes()),
+            ids.for_each(|id| cupti.hear(id));
+            Ok(())
+        })
+    } else {
+        let begun = exact::begin(&probe, &listener.ring, heard, ids);
+        // What comes last is called first: the probe ends before its own variables do.
+        system::at_end(end, in_child);
+        begun.map_err(|why| format!("exact {why}"))
+    };
+    if let Err(why) = begun {
+        listener.ring.write_text(Tag::Problem, &[], why.as_bytes());
     }
 }
 
@@ -123,6 +125,9 @@ fn subscribe(files: &str, shares: bool) -> Result<Cupti, String> {
 
 extern "C" fn end() {
     activity::end();
+    if LISTENER.get().is_some_and(|of| of.ring.is_open()) {
+        exact::end();
+    }
     if let Some(listener) = LISTENER.get()
         && let Some((host, to)) = listener.host()
     {
@@ -194,6 +199,10 @@ impl Listener {
             self.ring.write_text(Tag::Returned, &[thread], &[]);
             return;
         }
+        let launches_into = call.launches_into();
+        if at == Moment::Enter && launches_into.is_some() {
+            exact::forget();
+        }
         let is_submitted = at == Moment::Exit && call.copies_in().is_some() && self.host.is_some();
         if (call.at != at && !is_submitted) || data.arguments.is_null() {
             return;
@@ -248,6 +257,16 @@ impl Listener {
             index: (row & !PER_THREAD) - 1,
             per_thread,
         };
+        if let Some(stream) = launches_into {
+            let words = &words[BEFORE..];
+            let is_kernel = result == 0 && call.kernel(words).is_some();
+            let stream = words.get(usize::from(stream)).filter(|_| is_kernel);
+            // `CU_STREAM_PER_THREAD`.
+            exact::launched(stream.map(|stream| match stream {
+                0 if per_thread => 2,
+                stream => *stream,
+            }));
+        }
         self.ring.write(head, words);
         if let Some(host) = self.host.as_ref().filter(|_| call.at == Moment::Enter) {
             host.hold(call, &words[BEFORE..], per_thread);

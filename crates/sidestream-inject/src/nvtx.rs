@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::activity::{range_begins, range_ends};
-use crate::kernels::text;
+use crate::system::text;
 
 /// `NvtxExportTableCallbacks`.
 #[repr(C)]

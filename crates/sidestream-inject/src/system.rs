@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 
 unsafe extern "C" {
     fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlerror() -> *const c_char;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     fn mmap(
         at: *mut c_void,
@@ -46,8 +47,20 @@ impl Library {
         Library::with(file, RTLD_LAZY | RTLD_NOLOAD)
     }
 
+    /// Returns CUDA's driver, which the program has loaded.
+    pub fn driver() -> Library {
+        Library::loaded("libcuda.so.1").unwrap_or_else(Library::linked)
+    }
+
+    /// Returns why this thread could not load the last library.
+    pub fn why_not() -> String {
+        // SAFETY: it returns null, or a text that stays until the thread's next call of its kind.
+        let why = unsafe { text(dlerror()) };
+        String::from_utf8_lossy(why).into_owned()
+    }
+
     /// Returns what the program itself was linked with, together.
-    pub fn linked() -> Library {
+    fn linked() -> Library {
         // `RTLD_DEFAULT`.
         Library(std::ptr::null_mut())
     }
@@ -70,6 +83,18 @@ impl Library {
         // SAFETY: the caller promises the type, which has a pointer's size.
         (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
     }
+}
+
+/// Returns the bytes of a text of C.
+///
+/// # Safety
+/// It is null, or ends with a zero.
+pub unsafe fn text<'a>(text: *const c_char) -> &'a [u8] {
+    if text.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller promises it.
+    unsafe { CStr::from_ptr(text) }.to_bytes()
 }
 
 /// Maps a file into memory that other processes share.

@@ -41,6 +41,15 @@ pub const PROFILE: &str = "SIDESTREAM_PROFILE";
 /// The environment variable that says for how many milliseconds copies of the host's memory are held back.
 pub const PROVOKE: &str = "SIDESTREAM_PROVOKE";
 
+/// The environment variable that names the probe to hear by in place of CUPTI: a library that the command has compiled.
+pub const EXACT: &str = "SIDESTREAM_EXACT";
+/// The environment variable that names the file of what the probe adds to kernels.
+pub const EXACT_PATCHES: &str = "SIDESTREAM_EXACT_PATCHES";
+/// The environment variable that is `first` if a kernel is watched again only where its accesses changed; else `all`.
+pub const EXACT_MODE: &str = "SIDESTREAM_EXACT_MODE";
+/// The environment variable with parts of the names of the kernels to watch, separated by line feeds; all if it is empty.
+pub const EXACT_ONLY: &str = "SIDESTREAM_EXACT_ONLY";
+
 /// The largest number of words of a record.
 pub const MAX_WORDS: usize = 1 << 14;
 
@@ -87,6 +96,17 @@ pub enum Tag {
     Proof = 16,
     /// A call that was written before it waited has returned: the thread.
     Returned = 17,
+    /// The kernels that the call launched whose record comes next of the same thread: the thread; then for each, its node or zero,
+    /// and the number of the launch. A kernel that is captured has its node, and zero. There may be several such records.
+    Launches = 18,
+    /// What a launch touched: its number, with bit 63 if more records of it follow, bit 62 if some accesses are missing, bit 61 if
+    /// some came before the wait of a dependent launch. Then pairs: an address with the class of access from bit 60 on (0 read,
+    /// 1 write, 2 atomic; and 4, before that wait), and the end.
+    Touched = 19,
+    /// The tensor copies of a launch, before its last [`Tag::Touched`]: its number; then for each, the hash of the tensor map's
+    /// words; the class, the mode from bit 8 and the dimensions from bit 16 on, and bit 24 if it came before the wait; and
+    /// three words of coordinates.
+    Boxes = 20,
 }
 
 /// What the host did.
@@ -118,9 +138,9 @@ impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
         use Tag::*;
-        const ALL: [Tag; 17] = [
+        const ALL: [Tag; 20] = [
             Call, Kernel, Problem, Skip, Module, Site, Line, Name, Activity, Range, Began, Dropped,
-            Stopped, Host, HostEnd, Proof, Returned,
+            Stopped, Host, HostEnd, Proof, Returned, Launches, Touched, Boxes,
         ];
         ALL.into_iter().find(|tag| *tag as u8 == number)
     }

@@ -1,0 +1,211 @@
+//! The probe, which hears calls in place of CUPTI, and which bytes kernels access: a library that the command has compiled on the
+//! user's machine, against NVIDIA's Sanitizer API. What passes between both is C, and `probe.cpp` has the other side of it.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::sync::OnceLock;
+
+use crate::calls::RUNTIME;
+use crate::cupti::Callback;
+use crate::ring::SharedRing;
+use crate::system::{self, Library, text};
+use crate::wire::{EXACT_MODE, EXACT_ONLY, EXACT_PATCHES, Head, MAX_WORDS, Tag};
+
+/// What the probe gets. It may keep all of it.
+#[repr(C)]
+struct Calls {
+    patches: *const c_char,
+    only: *const c_char,
+    first: u32,
+    ids_len: u32,
+    heard: Callback,
+    write: extern "C" fn(u32, *const u64, usize),
+    /// The calls to hear; those of the runtime are numbered from [`PROBED_RUNTIME`] on.
+    ids: *const u16,
+}
+
+const PROBED_RUNTIME: u16 = 4096;
+
+type BeginFn = unsafe extern "C" fn(*const Calls) -> *const c_char;
+type LaunchedFn = unsafe extern "C" fn(*mut u64, usize) -> usize;
+type EndFn = unsafe extern "C" fn(u32);
+/// `cuStreamGetCaptureInfo_v3`: stream; status, number, graph, nodes that come before what is captured next, edges, their number.
+type CaptureFn = unsafe extern "C" fn(
+    u64,
+    *mut c_int,
+    *mut u64,
+    *mut u64,
+    *mut *const u64,
+    *mut u64,
+    *mut usize,
+) -> c_int;
+
+struct Probe {
+    ring: &'static SharedRing,
+    launched: LaunchedFn,
+    end: EndFn,
+    capture: Option<CaptureFn>,
+}
+
+static PROBE: OnceLock<Probe> = OnceLock::new();
+
+/// The largest number of launches in a record.
+const ROOM: usize = MAX_WORDS / 2 - 1;
+/// For how long the end of a program waits for kernels that still run.
+const LAST_MS: u32 = 2000;
+
+thread_local! {
+    static WORDS: RefCell<Vec<u64>> = RefCell::new(vec![0; 1 + 2 * ROOM]);
+}
+
+/// Loads the probe, which hears these calls from here on.
+pub fn begin(
+    file: &str,
+    ring: &'static SharedRing,
+    heard: Callback,
+    calls: impl Iterator<Item = u16>,
+) -> Result<(), String> {
+    let library = Library::open(file).ok_or_else(Library::why_not)?;
+    // SAFETY: the types are those of `probe.cpp`.
+    let (begin, launched, end) = unsafe {
+        (
+            library.function::<BeginFn>(c"sidestream_exact_begin"),
+            library.function(c"sidestream_exact_launched"),
+            library.function(c"sidestream_exact_end"),
+        )
+    };
+    let (Some(begin), Some(launched), Some(end)) = (begin, launched, end) else {
+        return Err(format!("{file} lacks a function"));
+    };
+    // SAFETY: the type is that of `cuda.h`; drivers from CUDA 12.3 on have the function.
+    let capture = unsafe { Library::driver().function(c"cuStreamGetCaptureInfo_v3") };
+    let probe = Probe {
+        ring,
+        launched,
+        end,
+        capture,
+    };
+    if PROBE.set(probe).is_err() {
+        return Err("it has begun before".to_owned());
+    }
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let text_of = |name| CString::new(variable(name)).unwrap_or_default().into_raw();
+    let renumbered = |id: u16| match id.checked_sub(RUNTIME) {
+        Some(of_runtime) => PROBED_RUNTIME + of_runtime,
+        None => id,
+    };
+    let ids: Vec<u16> = calls.map(renumbered).collect();
+    let calls = Box::leak(Box::new(Calls {
+        patches: text_of(EXACT_PATCHES),
+        only: text_of(EXACT_ONLY),
+        first: u32::from(variable(EXACT_MODE) == "first"),
+        ids_len: ids.len() as u32,
+        heard,
+        write,
+        ids: ids.leak().as_ptr(),
+    }));
+    // SAFETY: what it gets stays for good; it returns null, or a text.
+    let why = unsafe {
+        let why = begin(calls);
+        (!why.is_null()).then(|| text(why))
+    };
+    why.map_or(Ok(()), |why| Err(String::from_utf8_lossy(why).into_owned()))
+}
+
+/// Writes a record for the probe, in any thread.
+extern "C" fn write(tag: u32, words: *const u64, len: usize) {
+    let tags = [Tag::Launches, Tag::Touched, Tag::Boxes];
+    let tag = tags.into_iter().find(|known| *known as u32 == tag);
+    if let (Some(probe), Some(tag)) = (PROBE.get(), tag)
+        && !words.is_null()
+        && len < MAX_WORDS
+    {
+        // SAFETY: the probe passes this many words.
+        probe.write(tag, unsafe { std::slice::from_raw_parts(words, len) });
+    }
+}
+
+/// Forgets what this thread has launched: by calls that are not heard.
+pub fn forget() {
+    if let Some(probe) = PROBE.get() {
+        probe.launches(|_| ());
+    }
+}
+
+/// Writes what a call of this thread has launched, before the call itself is written: if nothing, the kernel that it has added to the
+/// capture of this stream.
+pub fn launched(into: Option<u64>) {
+    let Some(probe) = PROBE.get() else {
+        return;
+    };
+    let mut is_any = false;
+    probe.launches(|record| {
+        is_any = true;
+        probe.write(Tag::Launches, record);
+    });
+    if let (Some(stream), false) = (into, is_any)
+        && let Some(node) = probe.captured(stream)
+    {
+        probe.write(Tag::Launches, &[u64::from(system::thread()), node, 0]);
+    }
+}
+
+/// Waits for kernels that still run, and ends the probe.
+pub fn end() {
+    if let Some(probe) = PROBE.get() {
+        // SAFETY: the type is that of `probe.cpp`.
+        unsafe { (probe.end)(LAST_MS) };
+    }
+}
+
+impl Probe {
+    /// Passes the records of what this thread has launched since it was last asked.
+    fn launches(&self, mut each: impl FnMut(&[u64])) {
+        WORDS.with_borrow_mut(|words| {
+            words[0] = u64::from(system::thread());
+            loop {
+                // SAFETY: there is room for this many pairs behind the first word.
+                let count = unsafe { (self.launched)(words[1..].as_mut_ptr(), ROOM) }.min(ROOM);
+                if count > 0 {
+                    each(&words[..1 + 2 * count]);
+                }
+                if count < ROOM {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Returns the node that the last call has added to the capture of a stream.
+    fn captured(&self, stream: u64) -> Option<u64> {
+        // `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+        const ACTIVE: c_int = 1;
+        let (mut status, mut number, mut graph, mut edges, mut count) = (0, 0, 0, 0, 0);
+        let mut nodes: *const u64 = std::ptr::null();
+        // SAFETY: the stream is one into which the program has just launched; the pointers are valid for the call.
+        let answer = unsafe {
+            (self.capture?)(
+                stream,
+                &mut status,
+                &mut number,
+                &mut graph,
+                &mut nodes,
+                &mut edges,
+                &mut count,
+            )
+        };
+        let is_any = answer == 0 && status == ACTIVE && count > 0 && !nodes.is_null();
+        // SAFETY: the driver's array has this many nodes, and no other thread may capture into the stream now.
+        is_any.then(|| unsafe { *nodes.add(count - 1) })
+    }
+
+    fn write(&self, tag: Tag, words: &[u64]) {
+        let head = Head {
+            words: 0,
+            tag,
+            index: 0,
+            per_thread: false,
+        };
+        self.ring.write(head, words);
+    }
+}
