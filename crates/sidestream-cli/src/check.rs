@@ -35,6 +35,7 @@ pub struct Args {
     /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or Markdown files; - is standard
     /// input
     #[arg(required_unless_present = "program", value_name = "FILE")]
+    #[arg(conflicts_with = "exact")]
     files: Vec<PathBuf>,
     /// Print one line of JSON for each program instead of text
     #[arg(long)]

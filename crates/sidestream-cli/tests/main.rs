@@ -8,6 +8,8 @@ mod dependent;
 mod devices;
 mod diagnose;
 mod diagnose_files;
+#[cfg(target_os = "linux")]
+mod exact;
 mod guide;
 mod input;
 mod json;

@@ -31,19 +31,9 @@ pub fn cupti(program: &Path) -> Vec<PathBuf> {
         .map(PathBuf::from)
         .into_iter()
         .collect();
-    let environment = program.canonicalize().ok();
-    let near = [Some(program.to_owned()), environment];
-    for python in near.into_iter().flatten() {
-        let Some(prefix) = python.parent().and_then(Path::parent) else {
-            continue;
-        };
-        for lib in folders(&prefix.join("lib"), "python3") {
-            for packages in ["site-packages", "dist-packages"] {
-                let nvidia = lib.join(packages).join("nvidia");
-                found.extend(libraries(&nvidia.join("cu13/lib")));
-                found.extend(libraries(&nvidia.join("cuda_cupti/lib")));
-            }
-        }
+    for nvidia in nvidia(program) {
+        found.extend(libraries(&nvidia.join("cu13/lib")));
+        found.extend(libraries(&nvidia.join("cuda_cupti/lib")));
     }
     for toolkit in folders(Path::new("/usr/local"), "cuda") {
         found.extend(libraries(&toolkit.join("extras/CUPTI/lib64")));
@@ -52,7 +42,33 @@ pub fn cupti(program: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn folders(of: &Path, start: &str) -> Vec<PathBuf> {
+/// Returns the folders in which NVIDIA's wheels may be, beside a Python interpreter.
+pub fn nvidia(python: &Path) -> Vec<PathBuf> {
+    let environment = python.canonicalize().ok();
+    let near = [Some(python.to_owned()), environment];
+    let prefixes = near
+        .iter()
+        .flatten()
+        .filter_map(|python| python.ancestors().nth(2));
+    let libs = prefixes.flat_map(|prefix| folders(&prefix.join("lib"), "python3"));
+    let packages = libs.flat_map(|lib| ["site-packages", "dist-packages"].map(|of| lib.join(of)));
+    packages.map(|packages| packages.join("nvidia")).collect()
+}
+
+/// Returns the file of a command, as the system finds it.
+pub fn in_path(name: impl AsRef<Path>) -> Option<PathBuf> {
+    let name = name.as_ref();
+    if name.components().count() > 1 {
+        return Some(name.to_owned());
+    }
+    let folders = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&folders)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// Returns the folders in a folder whose names begin like this, the newest version first.
+pub fn folders(of: &Path, start: &str) -> Vec<PathBuf> {
     listed(of, |name| name.starts_with(start))
 }
 

@@ -6,6 +6,7 @@
 
 mod check;
 mod copies;
+mod exact;
 mod graphs;
 mod host;
 mod kernel;

@@ -10,9 +10,9 @@ use std::{env, fs, io, thread};
 
 use sidestream_inject::wire;
 
-use super::library;
 use super::ring::SharedRing;
 use super::translate::{Hears, Process};
+use super::{exact, library};
 use crate::failure::{Exit, Failure, shown, tell};
 use crate::system;
 
@@ -27,6 +27,14 @@ pub struct Options {
     #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "20", conflicts_with = "light",
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub provoke: Option<u32>,
+    /// Watch each access of each kernel: exact bytes, without guesses. The program runs several times slower. Takes NVIDIA's
+    /// Sanitizer library and nvcc; with =first, kernels whose accesses stay the same are watched now and then only
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all",
+          value_parser = ["all", "first"], conflicts_with = "light")]
+    pub exact: Option<String>,
+    /// With --exact, watch only kernels whose name contains this; may be given several times
+    #[arg(long, value_name = "NAME", requires = "exact")]
+    pub only: Vec<String>,
     /// What to record of devices in place of calls: see [`wire::PROFILE`].
     #[arg(skip)]
     pub profile: Option<String>,
@@ -70,7 +78,8 @@ impl<T: Hears + Default> Session<T> {
             .split_first()
             .ok_or_else(|| Failure::input("name a program after `--`"))?;
         let folder = folder()?;
-        let started = library::written(&folder).and_then(|library| {
+        let written = ended_by_signals(&folder).and_then(|()| library::written(&folder));
+        let started = written.and_then(|library| {
             let mut command = Command::new(name);
             command.args(arguments);
             if let Some(profile) = &options.profile {
@@ -88,13 +97,21 @@ impl<T: Hears + Default> Session<T> {
                 .map_or_else(String::new, |ms| ms.to_string());
             command.env(wire::PROVOKE, provoke);
             command.env(wire::READER, std::process::id().to_string());
-            let cupti = env::join_paths(library::cupti(&found(name)));
+            let file = library::in_path(name).unwrap_or_else(|| name.into());
+            let cupti = env::join_paths(library::cupti(&file));
             command.env(wire::CUPTI, cupti.unwrap_or_default());
+            command.env(wire::EXACT, "");
+            if let Some(how) = &options.exact {
+                let probe = exact::probe(&file, &folder)?;
+                command.env(wire::EXACT, probe.join(exact::LIBRARY));
+                command.env(wire::EXACT_PATCHES, probe.join(exact::PATCHES));
+                command.env(wire::EXACT_MODE, how);
+                command.env(wire::EXACT_ONLY, options.only.join("\n"));
+            }
             let failed =
                 |error| Failure::input(format!("cannot start {}: {error}", shown(Path::new(name))));
             command.spawn().map_err(failed)
         });
-        let started = started.and_then(|child| ended_by_signals(&folder).map(|()| child));
         match started {
             Ok(child) => Ok(Session {
                 name: name.to_string_lossy().into_owned(),
@@ -301,17 +318,4 @@ fn folder() -> Result<PathBuf, Failure> {
         }
     }
     Err(last.unwrap_or_else(|| Failure::input("there is no folder for temporary files")))
-}
-
-/// Returns the file of a program, as the system finds it.
-fn found(name: &OsString) -> PathBuf {
-    let path = Path::new(name);
-    if path.components().count() > 1 {
-        return path.to_owned();
-    }
-    let folders = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&folders)
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file());
-    found.unwrap_or_else(|| path.to_owned())
 }

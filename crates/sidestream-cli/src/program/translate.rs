@@ -645,6 +645,7 @@ fn remedy(problem: &str) -> String {
             let by = if by.is_empty() { "another profiler or debugger" } else { by };
             format!("{by} listens to its CUDA calls already; run it without that")
         }
+        ("exact", why) => format!("the probe of --exact: {why}"),
         _ => format!("{problem}; a CUPTI that fits the driver may help: SIDESTREAM_CUPTI names the file libcupti.so"),
     }
 }

@@ -114,6 +114,12 @@ impl Found {
 }
 
 impl Found {
+    /// Returns the compute capability: 9 and 0 for 9.0.
+    pub fn capability(&self, driver: &Driver) -> Result<[c_int; 2], Failure> {
+        let [major, minor] = CAPABILITY.map(|which| attribute(driver, self.number, which));
+        Ok([major?, minor?])
+    }
+
     /// Returns the most and the least urgent stream priority. `None` if no context can be created, as on a GPU in exclusive use
     /// by another process. The context stays until the process ends.
     pub fn priorities(&self, driver: &Driver) -> Option<(i32, i32)> {
@@ -138,10 +144,9 @@ impl Found {
 pub(super) fn described(driver: &Driver, number: u32) -> Result<Profile, Failure> {
     let found = Found::of(driver, number)?;
     let of = |which| attribute(driver, found.number, which).map(f64::from);
-    let [major, minor] = CAPABILITY.map(of);
     // Single-precision lanes of one multiprocessor: CUDA programming guide, arithmetic throughput.
-    let lanes = match (major? as u32, minor? as u32) {
-        (..=7, _) | (8, 0) => 64.0,
+    let lanes = match found.capability(driver)? {
+        [..=7, _] | [8, 0] => 64.0,
         _ => 128.0,
     };
     let mut profile = Profile::h200();

@@ -1,0 +1,2 @@
+// What runs behind the accesses of kernels.
+#include "table.h"

@@ -1,0 +1,2 @@
+// The probe: it comes with what it adds to kernels.
+#include "table.h"

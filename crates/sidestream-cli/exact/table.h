@@ -1,0 +1,2 @@
+// What kernels and the probe share.
+#pragma once
