@@ -20,6 +20,8 @@ mod patterns;
 mod profile;
 #[cfg(target_os = "linux")]
 mod program;
+#[cfg(target_os = "linux")]
+mod program_exact;
 mod program_graphs;
 #[cfg(target_os = "linux")]
 mod program_host;

@@ -188,6 +188,23 @@ fn whatever_a_program_writes_into_its_ring_does_not_end_the_command() {
         };
         let mut words = Vec::new();
         for _ in 0..400 {
+            // What launches of few numbers touch: of all, some at once, some later, some never.
+            let tag = [Tag::Launches, Tag::Touched, Tag::Boxes][draw(3) as usize];
+            let rest: Vec<u64> = (0..draw(24))
+                .map(|_| match draw(4) {
+                    0 => draw(8) << 60 | (0x7f00_0000_0000 + draw(16) * 4096),
+                    1 => 0x7f00_0000_0000 + draw(17) * 4096,
+                    _ => draw(12),
+                })
+                .collect();
+            let head = Head {
+                words: rest.len() as u16 + 1,
+                tag,
+                index: 0,
+                per_thread: false,
+            };
+            words.push(head.word());
+            words.extend(rest);
             let index = draw(CALLS.len() as u64) as u16;
             let len = draw(40) as u16 + 5;
             let per_thread = draw(8) == 0;
@@ -209,6 +226,6 @@ fn whatever_a_program_writes_into_its_ring_does_not_end_the_command() {
                 _ => draw(6),
             }));
         }
-        assert!(sidestream_cli::program::take_words(&words) > 300);
+        assert!(sidestream_cli::program::take_words(&words).0 > 300);
     }
 }

@@ -47,13 +47,7 @@ impl ApiCall {
 /// The copies of a batch: arrays of destinations, sources and sizes, then of attributes and of the first copies that have
 /// them.
 fn batch(mut rest: &[u64]) -> Vec<Copied> {
-    let mut array = || {
-        let (&len, after) = rest.split_first().unwrap_or((&0, &[]));
-        let (array, after) = after.split_at_checked(len as usize).unwrap_or_default();
-        rest = after;
-        array
-    };
-    let [to, from, bytes, attributes, firsts] = std::array::from_fn(|_| array());
+    let [to, from, bytes, attributes, firsts] = std::array::from_fn(|_| array(&mut rest));
     let all = to.iter().zip(from).zip(bytes).enumerate();
     let copies = all.map(|(copy, ((&to, &from), &bytes))| {
         let with = firsts.iter().rposition(|first| *first <= copy as u64);
@@ -65,6 +59,14 @@ fn batch(mut rest: &[u64]) -> Vec<Copied> {
         }
     });
     copies.collect()
+}
+
+/// Returns the array at the beginning of some words, after its length, and leaves the rest.
+pub fn array<'a>(rest: &mut &'a [u64]) -> &'a [u64] {
+    let (&len, after) = rest.split_first().unwrap_or((&0, &[]));
+    let (array, after) = after.split_at_checked(len as usize).unwrap_or_default();
+    *rest = after;
+    array
 }
 
 /// Rows of bytes at equal distances, in slices.

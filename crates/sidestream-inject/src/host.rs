@@ -273,6 +273,8 @@ fn matters(call: &ApiCall) -> bool {
             | Does::Edges(_)
             | Does::CaptureInfo(..)
             | Does::CaptureDependencies(..)
+            | Does::TensorMap(_)
+            | Does::TensorMapMoved(_)
     )
 }
 

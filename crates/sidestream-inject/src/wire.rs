@@ -183,6 +183,13 @@ impl Head {
 /// The largest number of frames of a place.
 pub const FRAMES: usize = 8;
 
+/// In the first word of [`Tag::Touched`]: more records of the launch follow.
+pub const MORE: u64 = 1 << 63;
+/// In the same word: some accesses of the launch are missing.
+pub const INCOMPLETE: u64 = 1 << 62;
+/// In the same word: the bits of the launch's number.
+pub const LAUNCH: u64 = (1 << 48) - 1;
+
 /// The number of words of a call before its arguments.
 pub const CALL_WORDS: usize = 4;
 

@@ -65,11 +65,7 @@ fn report(name: &str, process: &Process<Watch>, json: bool) -> Result<Exit, Fail
         .iter()
         .any(|race| race.severity() == Severity::Error);
     let is_partial = findings.ended().is_some() || report.error.is_some();
-    let text = || {
-        let calls = counted(process.calls, "CUDA call");
-        let unseen = process.host_seen.text();
-        format!("{name}: {calls}, {}{unseen}", findings.text())
-    };
+    let text = || format!("{name}: {}", text(process));
     let data = || {
         let mut data = checked_json(&Checked {
             name: name.to_owned(),
@@ -79,6 +75,9 @@ fn report(name: &str, process: &Process<Watch>, json: bool) -> Result<Exit, Fail
             sites: findings.sites(),
         });
         data["host"] = process.host_seen.json();
+        if process.exact.is_on {
+            data["exact"] = process.exact.unseen.json();
+        }
         data
     };
     output::say(json, data, text)?;
@@ -87,6 +86,13 @@ fn report(name: &str, process: &Process<Watch>, json: bool) -> Result<Exit, Fail
     } else {
         2 * Exit::from(is_partial)
     })
+}
+
+/// Returns the report of a process, without its name.
+pub(super) fn text(process: &Process<Watch>) -> String {
+    let calls = counted(process.calls, "CUDA call");
+    let unseen = process.host_seen.text() + &process.exact.unseen.text();
+    format!("{calls}, {}{unseen}", process.told.findings.text())
 }
 
 /// Returns the native stacks of the calls that race.

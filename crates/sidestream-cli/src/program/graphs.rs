@@ -10,6 +10,7 @@ use sidestream::op::*;
 use sidestream_inject::areas::{Area, Copied, words_at};
 use sidestream_inject::calls::{ApiCall, Does, Part};
 
+use super::touched::Why;
 use super::translate::{ADDRESSES, Hears, LEGACY, Now, Process};
 
 /// What is known of the graphs of a process.
@@ -30,6 +31,8 @@ pub struct Graphs {
     spare: Vec<GraphId>,
     /// While a node is made: what it does.
     making: Option<Node>,
+    /// The handle of the node that a captured kernel becomes, if it is known.
+    pub(super) captured: u64,
     /// The streams on which nodes are told, and the call sites of those that were.
     branches: Option<[StreamId; 2]>,
     told: HashSet<[SiteId; 2]>,
@@ -55,6 +58,10 @@ struct Node {
     after: Nodes,
     /// The graphs that may be executed in its place.
     bodies: Vec<u64>,
+    /// The number of kernels that it launches, without those in bodies.
+    kernels: u64,
+    /// What its kernel touched when it was last launched, if that was heard to the byte.
+    exact: Accesses,
 }
 
 struct Capture {
@@ -83,8 +90,12 @@ impl Graph {
     /// Makes a node do something else.
     fn set(&mut self, made: Node) {
         if let Some(at) = self.at(made.handle) {
-            let after = std::mem::take(&mut self.nodes[at].after);
-            self.nodes[at] = Node { after, ..made };
+            let Node { after, exact, .. } = std::mem::take(&mut self.nodes[at]);
+            self.nodes[at] = Node {
+                after,
+                exact,
+                ..made
+            };
         } else {
             // It is one of the nodes without a known handle, and what that did is over.
             self.nodes.retain(|node| node.handle != 0);
@@ -93,11 +104,12 @@ impl Graph {
     }
 
     /// Returns the pairs of nodes that conflict and that nothing orders, with the buffer.
-    fn races(&self) -> Vec<([&Op; 2], BufferId)> {
+    fn races(&self) -> Vec<([&Node; 2], BufferId)> {
         let is_checked = !self.is_vague && self.nodes.len() <= MAX_NODES;
         let nodes = self.nodes.iter().enumerate().filter(|_| is_checked);
         // By node: the nodes before it, as bits. Each was added later than those.
         let (mut before, mut races) = (Vec::<Vec<u64>>::new(), Vec::new());
+        let touched: Vec<_> = nodes.clone().map(|(_, node)| Areas::of(node)).collect();
         for (at, node) in nodes {
             let mut bits = vec![0; at / 64 + 1];
             for &from in node.after.range(..at) {
@@ -107,15 +119,57 @@ impl Graph {
                 }
             }
             for first in (0..at).filter(|at| bits[at / 64] >> (at % 64) & 1 == 0) {
-                for (from, to) in self.nodes[first].does.iter().zip(&node.does) {
-                    let conflicts = |x: &&Access| to.accesses.iter().any(|y| conflict(x, y));
-                    let found = from.accesses.iter().find(conflicts);
-                    races.extend(found.map(|access| ([from, to], access.buffer)));
-                }
+                let found = touched[first].conflict(&touched[at]);
+                races.extend(found.map(|buffer| ([&self.nodes[first], node], buffer)));
             }
             before.push(bits);
         }
         races
+    }
+}
+
+impl Node {
+    fn accesses(&self) -> impl Iterator<Item = &Access> {
+        let does = self.does.iter().flat_map(|op| &op.accesses);
+        does.chain(&self.exact)
+    }
+}
+
+/// What a node touches: accesses by buffer and mode, of which none meet, in order.
+struct Areas(Vec<Access>);
+
+impl Areas {
+    fn of(node: &Node) -> Areas {
+        let mut all: Vec<_> = node.accesses().copied().collect();
+        all.sort_unstable_by_key(|x| (x.buffer, x.mode as u8, x.start, x.end));
+        all.dedup_by(|next, last| {
+            let is_same = (next.buffer, next.mode) == (last.buffer, last.mode);
+            let meet = is_same && next.start <= last.end;
+            if meet {
+                last.end = last.end.max(next.end);
+            }
+            meet
+        });
+        Areas(all)
+    }
+
+    /// Returns a buffer in which two nodes are a race if nothing orders them.
+    fn conflict(&self, other: &Areas) -> Option<BufferId> {
+        let (few, many) = if self.0.len() < other.0.len() {
+            (self, other)
+        } else {
+            (other, self)
+        };
+        let conflicts = |x: &&Access| {
+            // Of each mode, the first that ends after it begins.
+            (0..4).any(|mode| {
+                let at = many.0.partition_point(|y| {
+                    (y.buffer, y.mode as u8, y.end) <= (x.buffer, mode, x.start)
+                });
+                many.0.get(at).is_some_and(|y| conflict(x, y))
+            })
+        };
+        few.0.iter().find(conflicts).map(|access| access.buffer)
     }
 }
 
@@ -171,9 +225,12 @@ impl Graphs {
                 let nodes = &mut self.graphs.entry(*key).or_default().nodes;
                 let after = capture.last.insert(stream, Nodes::from([nodes.len()]));
                 let (does, after) = (Some(op.clone()), after.unwrap_or_default());
+                let is_kernel = matches!(op.kind, Kind::Kernel { .. });
                 nodes.push(Node {
+                    handle: std::mem::take(&mut self.captured),
                     does,
                     after,
+                    kernels: u64::from(is_kernel),
                     ..Node::default()
                 });
                 true
@@ -294,6 +351,7 @@ impl<T: Hears> Process<T> {
                 let old = old.into_iter().flat_map(|(_, old, _)| &old.nodes);
                 for (new, old) in graph.nodes.iter_mut().zip(old) {
                     new.handle = old.handle;
+                    new.exact.clone_from(&old.exact);
                 }
                 self.graphs.set(word(executable), graph);
             }
@@ -307,7 +365,7 @@ impl<T: Hears> Process<T> {
                     self.graphs.set(executable, Graph::default());
                 }
                 let (graph, nodes, accesses) = &self.graphs.executables[&executable];
-                let (graph, accesses) = (*graph, accesses.clone());
+                let (graph, mut accesses) = (*graph, accesses.clone());
                 let ops = nodes.nodes.iter().flat_map(|node| &node.does);
                 let kinds = ops.map(|op| in_stream(op.kind, stream));
                 let of = |class| {
@@ -320,7 +378,11 @@ impl<T: Hears> Process<T> {
                 for wait in waits {
                     self.op(now, wait, &[]);
                 }
-                self.op(now, Kind::GraphLaunch { stream, graph }, &accesses);
+                let launch = Kind::GraphLaunch { stream, graph };
+                if self.exact.is_on && !self.graphs.is_captured(launch) {
+                    self.exact_nodes(now, executable, &mut accesses);
+                }
+                self.op(now, launch, &accesses);
                 for record in records {
                     self.op(now, record, &[]);
                 }
@@ -355,6 +417,7 @@ impl<T: Hears> Process<T> {
         let word = |at| now.word(at);
         let rest = now.words.get(call.end(now.words)..).unwrap_or_default();
         let (stream, mut node) = (self.stream(now, LEGACY), Node::default());
+        let mut kernels = 0;
         node.handle = handle;
         self.graphs.making = Some(node);
         let part = call.part(now.words).unwrap_or(Part::Nothing);
@@ -363,6 +426,7 @@ impl<T: Hears> Process<T> {
                 let kernel = call.kernel(now.words).map_or(0, |[kernel, ..]| kernel);
                 let accesses = self.kernel_accesses(kernel, rest);
                 self.op(now, Kind::kernel(stream), &accesses);
+                kernels = 1;
             }
             Part::Copy(first) => {
                 let (to, from) = Area::both_3d(now.words, first);
@@ -378,6 +442,7 @@ impl<T: Hears> Process<T> {
             Part::Child(graph) => {
                 let child = self.graphs.at(word(graph)).clone();
                 let all = self.graphs.all(&child, 0);
+                kernels = child.nodes.iter().map(|node| node.kernels).sum();
                 self.op(now, Kind::kernel(stream), &all);
             }
             Part::Conditional(_) => {
@@ -406,7 +471,37 @@ impl<T: Hears> Process<T> {
             }
             Part::Any(_) | Part::Nothing => {}
         }
-        self.graphs.making.take().unwrap_or_default()
+        let made = self.graphs.making.take().unwrap_or_default();
+        Node { kernels, ..made }
+    }
+
+    /// Adds what the kernels of a graph's launch touched, and tells pairs of nodes that race by that.
+    fn exact_nodes(&mut self, now: &Now<'_>, executable: u64, accesses: &mut Accesses) {
+        let (all, mut of_nodes, heard) = self.nodes_touch();
+        let known = self.graphs.executables.get_mut(&executable);
+        let mut graph = known.map_or(Graph::default(), |known| std::mem::take(&mut known.1));
+        let mut is_new = false;
+        for node in graph.nodes.iter_mut().filter(|node| node.handle != 0) {
+            let ranges = of_nodes.remove(&node.handle).unwrap_or_default();
+            let (exact, _) = self.placed(ranges);
+            is_new |= exact != node.exact;
+            node.exact = exact;
+        }
+        // That takes the square of their number.
+        if is_new {
+            self.inside(now, &graph);
+        }
+        let kernels: u64 = graph.nodes.iter().map(|node| node.kernels).sum();
+        if let Some(known) = self.graphs.executables.get_mut(&executable) {
+            known.1 = graph;
+        }
+        let (exact, outside) = self.placed(all);
+        let unseen = &mut self.exact.unseen;
+        unseen.count(kernels.saturating_sub(heard), Some(Why::NotWatched));
+        unseen.outside = unseen.outside.saturating_add(outside);
+        accesses.extend(exact);
+        unseen.keep(accesses);
+        self.tells(accesses);
     }
 
     /// Tells pairs of nodes of a graph, and of its bodies, that race.
@@ -414,7 +509,11 @@ impl<T: Hears> Process<T> {
         let bodies = graph.nodes.iter().flat_map(|node| &node.bodies);
         let bodies: Vec<Graph> = bodies.map(|body| self.graphs.at(*body).clone()).collect();
         for (pair, buffer) in bodies.iter().chain([graph]).flat_map(Graph::races) {
-            if !self.graphs.told.insert(pair.map(|op| op.site)) {
+            let [Some(first), Some(second)] = pair.map(|node| node.does.as_ref()) else {
+                continue;
+            };
+            let ops = [first, second];
+            if !self.graphs.told.insert(ops.map(|op| op.site)) {
                 continue;
             }
             let streams = self.graphs.branches.unwrap_or_else(|| {
@@ -428,10 +527,12 @@ impl<T: Hears> Process<T> {
                 .take(&Record::buffer(Memory::Device, ADDRESSES, None, name));
             let twin = BufferId(self.buffers);
             self.buffers += 1;
-            for (op, stream) in pair.into_iter().zip(streams) {
-                let (mut now, mut accesses) = (*now, op.accesses.clone());
+            for ((node, op), stream) in pair.into_iter().zip(ops).zip(streams) {
+                let (mut now, accesses) = (*now, node.accesses());
                 now.site = op.site;
-                accesses.retain(|access| access.buffer == buffer);
+                let of_buffer = accesses.filter(|access| access.buffer == buffer);
+                let mut accesses: Accesses = of_buffer.copied().collect();
+                self.exact.unseen.keep(&mut accesses);
                 accesses.iter_mut().for_each(|access| access.buffer = twin);
                 self.op(&now, in_stream(op.kind, stream), &accesses);
             }

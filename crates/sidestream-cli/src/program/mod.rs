@@ -4,6 +4,7 @@
 //! The program runs as it is. A library that CUDA's driver loads into it (`library`) writes each call into a ring
 //! (`ring`), from which the command makes operations (`translate`) while the program runs.
 
+mod awaited;
 mod check;
 mod copies;
 mod exact;
@@ -11,6 +12,7 @@ mod graphs;
 mod host;
 mod kernel;
 mod library;
+mod maps;
 mod memory;
 mod profile;
 pub mod record;
@@ -18,13 +20,14 @@ mod ring;
 mod session;
 #[doc(hidden)]
 pub mod symbols;
+mod touched;
 mod translate;
 mod work;
 
 /// Checks what a program may have written into its ring, for tests: words of records, each with its length before it. Returns
-/// the number of calls.
+/// the number of calls, and the report.
 #[doc(hidden)]
-pub fn take_words(mut words: &[u64]) -> u64 {
+pub fn take_words(mut words: &[u64]) -> (u64, String) {
     let mut process = translate::Process::<check::Watch>::default();
     while let Some((&first, rest)) = words.split_first() {
         let Some(head) = sidestream_inject::wire::Head::of(first) else {
@@ -34,7 +37,8 @@ pub fn take_words(mut words: &[u64]) -> u64 {
         process.take(head, &rest[..len]);
         words = &rest[len..];
     }
-    process.calls
+    process.end();
+    (process.calls, check::text(&process))
 }
 
 pub use check::main as check;

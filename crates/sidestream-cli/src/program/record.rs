@@ -89,10 +89,11 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
             return Err(failed(&log.file, &error));
         }
         print(format_args!(
-            "{}: {}\n{}",
+            "{}: {}\n{}{}",
             shown(&log.file),
             counted(process.calls, "CUDA call"),
-            process.host_seen.text()
+            process.host_seen.text(),
+            process.exact.unseen.text()
         ))?;
     }
     Ok(finished.code(2 * Exit::from(!is_heard)))

@@ -174,6 +174,11 @@ impl<T: Hears + Default> Session<T> {
                     .processes
                     .iter()
                     .all(|(_, process)| process.told.is_done());
+            if ended.is_some() {
+                self.processes
+                    .iter_mut()
+                    .for_each(|(_, process)| process.end());
+            }
             if let Some(done) = done.take_if(|_| is_done || ended.is_some()) {
                 done(&mut self.processes);
             }

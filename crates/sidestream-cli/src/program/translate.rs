@@ -21,6 +21,7 @@ use super::kernel::KnownKernel;
 use super::memory::Allocations;
 use super::ring::text;
 use super::symbols::Symbols;
+use super::touched::Exact;
 
 /// Receives what a process did.
 pub trait Hears {
@@ -96,6 +97,8 @@ pub struct Process<T> {
     pub(super) host_sites: HashMap<(u8, u32), SiteId>,
     /// What was watched of the host's accesses.
     pub host_seen: HostSeen,
+    /// What is known of the bytes that kernels touch.
+    pub exact: Exact,
     pub(super) buffers: u32,
     pub(super) memory: Allocations,
     pub(super) graphs: Graphs,
@@ -151,6 +154,26 @@ impl Now<'_> {
 impl<T: Hears> Process<T> {
     /// Takes a record of the ring, without its first word.
     pub fn take(&mut self, head: Head, record: &[u64]) {
+        if self.exact.awaited.take(head, record) {
+            self.go_on(false);
+        } else {
+            self.translate(head, record);
+        }
+    }
+
+    /// There will be no more records.
+    pub fn end(&mut self) {
+        self.go_on(true);
+    }
+
+    /// Takes the records that need not wait any more.
+    fn go_on(&mut self, is_end: bool) {
+        while let Some((head, record)) = self.exact.awaited.next(is_end) {
+            self.translate(head, &record);
+        }
+    }
+
+    fn translate(&mut self, head: Head, record: &[u64]) {
         match head.tag {
             Tag::Call => self.call(head, record),
             Tag::Kernel => {
@@ -186,6 +209,7 @@ impl<T: Hears> Process<T> {
             Tag::Host => self.host(head, record),
             Tag::HostEnd => self.host_ended(head, record),
             Tag::Proof => self.proved(record),
+            Tag::Launches => self.exact.launches(record),
             Tag::Returned => {
                 let thread = record
                     .first()
@@ -204,6 +228,7 @@ impl<T: Hears> Process<T> {
             return;
         };
         let (thread, result) = (before[0] as u32, (before[0] >> 32) as u32);
+        self.exact.call(thread);
         // A capture ends even if that fails.
         if result != 0 && !matches!(call.what, Does::EndCapture(..)) {
             return;

@@ -1,7 +1,7 @@
 //! Calls that make and end memory, and that submit work.
 
 use sidestream::log::{Record, Within};
-use sidestream::op::{Accesses, BufferId, Kind, Memory, Mode};
+use sidestream::op::{Access, Accesses, BufferId, Kind, Memory, Mode};
 use sidestream_inject::areas::Area;
 use sidestream_inject::calls::{ApiCall, Does, Made, PARAMETER};
 
@@ -105,6 +105,8 @@ impl<T: Hears> Process<T> {
                 self.op(now, Kind::HostFunc { stream, raises }, &[]);
                 self.host_functions += 1;
             }
+            Does::TensorMap(first) => self.exact.maps.encoded(now.words, first),
+            Does::TensorMapMoved(first) => self.exact.maps.moved(now.words, first),
             _ => self.graph(call, now),
         }
     }
@@ -119,6 +121,9 @@ impl<T: Hears> Process<T> {
     ) {
         self.current(now);
         let stream = self.stream(now, stream);
+        if self.exact.is_on {
+            return self.launch_exactly(now, stream, is_dependent);
+        }
         let accesses = self.kernel_accesses(kernel, rest);
         let kind = if is_dependent {
             Kind::DependentKernel { stream }
@@ -126,7 +131,11 @@ impl<T: Hears> Process<T> {
             Kind::kernel(stream)
         };
         self.op(now, kind, &accesses);
-        // The host may learn from what the kernel writes there that it ran.
+        self.tells(&accesses);
+    }
+
+    /// The host may learn from what a kernel writes to its memory that it ran.
+    pub(super) fn tells(&mut self, accesses: &[Access]) {
         let mut written = accesses.iter().filter(|access| access.mode != Mode::Read);
         let tells = written.any(|access| self.memory.is_pinned(access.buffer));
         self.tellers += u32::from(tells);
@@ -135,7 +144,7 @@ impl<T: Hears> Process<T> {
     /// Returns the accesses of a kernel, by what follows a launch's other words.
     pub(super) fn kernel_accesses(&mut self, kernel: u64, rest: &[u64]) -> Accesses {
         let mut accesses = Accesses::new();
-        if let Some((&others, addresses)) = rest.split_first() {
+        if let Some((&others, addresses)) = rest.split_first().filter(|_| !self.exact.is_on) {
             let kernel = self.kernels.entry(kernel).or_default();
             for pair in addresses
                 .chunks_exact(2)

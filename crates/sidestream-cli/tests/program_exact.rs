@@ -1,0 +1,399 @@
+//! Tests what is reported of kernels whose accesses were heard to the byte, from the words that a program would write.
+
+use sidestream_inject::calls::CALLS;
+use sidestream_inject::wire::{Head, MAX_WORDS, Tag};
+
+/// The first address of memory of 64 KiB.
+const MEMORY: u64 = 0x7f00_0000_0000;
+const BYTES: u64 = 1 << 16;
+/// Streams that wait for nothing by themselves.
+const STREAMS: [u64; 2] = [0x5001, 0x5002];
+const KERNELS: [u64; 2] = [0xa0, 0xb0];
+
+const READ: u64 = 0;
+const WRITE: u64 = 1 << 60;
+const ATOMIC: u64 = 2 << 60;
+const EARLY: u64 = 4 << 60;
+const MORE: u64 = 1 << 63;
+const INCOMPLETE: u64 = 1 << 62;
+
+/// What a process writes into its ring.
+struct RingWords(Vec<u64>);
+
+impl RingWords {
+    /// A process with memory and two streams.
+    fn new() -> RingWords {
+        let mut words = RingWords(Vec::new());
+        for (kernel, name) in KERNELS.into_iter().zip(["first", "second"]) {
+            let mut bytes = [0; 8];
+            bytes[..name.len()].copy_from_slice(name.as_bytes());
+            let rest = [kernel, u64::from_le_bytes(bytes)];
+            words.record(Tag::Kernel, name.len() as u16, &rest);
+        }
+        words.alloc(MEMORY);
+        for stream in STREAMS {
+            words.call("cuStreamCreate", &[0, 1, stream]);
+        }
+        words
+    }
+
+    fn record(&mut self, tag: Tag, index: u16, rest: &[u64]) {
+        let words = rest.len() as u16 + 1;
+        let head = Head {
+            words,
+            tag,
+            index,
+            per_thread: false,
+        };
+        self.0.push(head.word());
+        self.0.extend(rest);
+    }
+
+    fn call(&mut self, name: &str, arguments: &[u64]) {
+        let row = CALLS.iter().position(|call| call.name == name).expect(name);
+        // The thread, the context, and the call site.
+        self.record(Tag::Call, row as u16, &[&[1, 0, 0], arguments].concat());
+    }
+
+    fn alloc(&mut self, at: u64) {
+        self.call("cuMemAlloc_v2", &[0, BYTES, at]);
+    }
+
+    /// Says which nodes and launches belong to the next call.
+    fn launches(&mut self, pairs: &[[u64; 2]]) {
+        self.record(Tag::Launches, 0, &[&[1], pairs.as_flattened()].concat());
+    }
+
+    /// Launches a kernel in a stream.
+    fn launch(&mut self, which: usize, number: u64) {
+        self.launches(&[[0, number]]);
+        self.plain_launch(which);
+    }
+
+    fn plain_launch(&mut self, which: usize) {
+        let (kernel, stream) = (KERNELS[which], STREAMS[which]);
+        self.call("cuLaunchKernel", &[kernel, 0, 0, 0, 0, stream, 0, 0, 0]);
+    }
+
+    /// Launches a kernel that may start before the one before it ends.
+    fn dependent_launch(&mut self, which: usize, stream: u64, number: u64) {
+        self.launches(&[[0, number]]);
+        let mut words = vec![0, KERNELS[which], 0, 0];
+        // A `CUlaunchConfig`, then one attribute: programmatic stream serialization.
+        words.extend([0, 0, 0, 0, stream, 0, 1]);
+        words.extend([9, 6, 1, 0, 0, 0, 0, 0, 0, 0]);
+        self.call("cuLaunchKernelEx", &[&words[..], &[0]].concat());
+    }
+
+    /// Says what a launch touched, by offsets in memory.
+    fn touched(&mut self, number: u64, ranges: &[(u64, u64, u64)]) {
+        let ranges = ranges.iter();
+        let pairs = ranges.flat_map(|(class, start, end)| [class | (MEMORY + start), MEMORY + end]);
+        let words: Vec<u64> = [number].into_iter().chain(pairs).collect();
+        self.record(Tag::Touched, 0, &words);
+    }
+}
+
+/// Checks what was written; the report has these parts.
+#[track_caller]
+fn check(words: &RingWords, parts: &[&str]) -> String {
+    let (_, report) = sidestream_cli::program::take_words(&words.0);
+    for part in parts {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    report
+}
+
+/// Checks launches in two streams that touch these bytes. What the first touched is heard last.
+#[track_caller]
+fn check_pair(first: (u64, u64, u64), second: (u64, u64, u64), parts: &[&str]) {
+    let mut words = RingWords::new();
+    words.launch(0, 1);
+    words.launch(1, 2);
+    words.call("cuStreamDestroy_v2", &[STREAMS[0]]);
+    words.touched(2, &[second]);
+    words.touched(1, &[first]);
+    let report = check(&words, parts);
+    assert!(!report.contains("may write"), "{report}");
+}
+
+#[test]
+fn launches_race_by_the_bytes_that_arrive_late_and_in_any_order() {
+    let race = [
+        "6 CUDA calls, 1 race\n",
+        "RAW on 0x7f0000000000",
+        "at first\n",
+        "at second\n",
+    ];
+    check_pair((WRITE, 0, 96), (READ, 95, 128), &race);
+    check_pair(
+        (WRITE, 0, 96),
+        (READ, 96, 128),
+        &["6 CUDA calls, no race\n"],
+    );
+    check_pair((READ, 0, 96), (READ, 0, 96), &["no race\n"]);
+    check_pair((ATOMIC, 0, 8), (READ, 0, 8), &["1 race\n", "RAW on"]);
+    check_pair((ATOMIC, 0, 8), (READ, 8, 16), &["no race\n"]);
+}
+
+#[test]
+fn bytes_belong_to_the_memory_that_was_there_at_the_launch() {
+    let mut words = RingWords::new();
+    words.launch(0, 1);
+    words.call("cuCtxSynchronize", &[]);
+    words.call("cuMemFree_v2", &[MEMORY]);
+    words.alloc(MEMORY + BYTES);
+    words.launch(1, 2);
+    words.touched(2, &[(READ, 8, BYTES + 8)]);
+    words.touched(1, &[(WRITE, 0, BYTES)]);
+    check(
+        &words,
+        &[
+            "no race\n",
+            "exact: 65528 bytes that kernels touched lie outside",
+        ],
+    );
+}
+
+#[test]
+fn a_call_of_several_launches_touches_what_all_of_them_do() {
+    let mut words = RingWords::new();
+    words.launches(&[[0, 1]]);
+    words.launches(&[[0, 2]]);
+    words.plain_launch(0);
+    words.launch(1, 3);
+    for (number, start) in [(1, 0), (2, 512), (3, 600)] {
+        words.touched(number | MORE, &[(WRITE, start, start + 8)]);
+        words.touched(number, &[(WRITE, start + 64, start + 128)]);
+    }
+    check(&words, &["1 race\n", "WAW on"]);
+}
+
+#[test]
+fn what_a_dependent_launch_touches_before_its_wait_may_come_early() {
+    for (class, parts) in [
+        (EARLY, ["1 race unless its kernel waits", "RAW on", "op 4"]),
+        (0, ["no race", "", ""]),
+    ] {
+        let mut words = RingWords::new();
+        words.launch(0, 1);
+        words.dependent_launch(1, STREAMS[0], 2);
+        words.launch(1, 3);
+        words.touched(1, &[(WRITE, 0, 96)]);
+        words.touched(2, &[(READ | class, 0, 8), (READ, 8, 16), (WRITE, 128, 136)]);
+        words.touched(3, &[(READ, 256, 264)]);
+        check(&words, &parts);
+    }
+    // What comes after the wait is ordered like any kernel, also for those in other streams.
+    let mut words = RingWords::new();
+    words.dependent_launch(1, STREAMS[0], 2);
+    words.launch(1, 3);
+    words.touched(2, &[(READ | EARLY, 0, 8), (WRITE, 128, 136)]);
+    words.touched(3, &[(READ, 128, 132)]);
+    check(
+        &words,
+        &["1 race\n", "op 4 on stream 0", "op 5 on stream 1"],
+    );
+}
+
+/// A graph of two branches, captured, and launches of it: what its nodes and a launch after it in the second stream touch.
+#[track_caller]
+fn check_graph(nodes: [(u64, u64, u64); 2], after: (u64, u64, u64), parts: &[&str]) {
+    const EVENTS: [u64; 2] = [0xe1, 0xe2];
+    let mut words = RingWords::new();
+    for event in EVENTS {
+        words.call("cuEventCreate", &[0, 2, event]);
+    }
+    words.call("cuStreamBeginCapture_v2", &[STREAMS[0], 0]);
+    words.call("cuEventRecord", &[EVENTS[0], STREAMS[0]]);
+    words.call("cuStreamWaitEvent", &[STREAMS[1], EVENTS[0], 0]);
+    for which in [0, 1] {
+        words.launches(&[[0xd0 + which, 0]]);
+        words.plain_launch(which as usize);
+    }
+    words.call("cuEventRecord", &[EVENTS[1], STREAMS[1]]);
+    words.call("cuStreamWaitEvent", &[STREAMS[0], EVENTS[1], 0]);
+    words.call("cuStreamEndCapture", &[STREAMS[0], 0, 0x9a]);
+    words.call("cuGraphInstantiateWithFlags", &[0, 0x9a, 0, 0x9e]);
+    for first in [1, 3] {
+        words.launches(&[[0xd1, first + 1], [0xd0, first], [0xff, first + 10]]);
+        words.call("cuGraphLaunch", &[0x9e, STREAMS[0]]);
+    }
+    words.launch(1, 5);
+    words.touched(5, &[after]);
+    for first in [3, 1] {
+        words.touched(first, &nodes[..1]);
+        words.touched(first + 1, &nodes[1..]);
+        // Of a node that is not known, inside another one.
+        words.touched(first + 10, &[(READ, 4096, 4104)]);
+    }
+    check(&words, parts);
+}
+
+#[test]
+fn nodes_race_with_each_other_and_a_graph_with_what_is_beside_it() {
+    let none = (READ, 0, 0);
+    check_graph([(WRITE, 0, 64), (READ, 64, 128)], none, &["no race\n"]);
+    let branches = "make another branch of the graph wait for one branch of a graph";
+    let inside = ["1 race\n", "RAW on", "at first\n", "at second\n", branches];
+    check_graph([(WRITE, 0, 65), (READ, 64, 128)], none, &inside);
+    let beside = ["1 race\n", "WAR on", "at cuGraphLaunch", "at second\n"];
+    check_graph(
+        [(WRITE, 0, 64), (READ, 64, 128)],
+        (WRITE, 127, 128),
+        &beside,
+    );
+    check_graph([none, none], (WRITE, 4096, 4097), &beside);
+}
+
+/// The address at which the program encoded a tensor map.
+const MAP: u64 = 0x7ffc_0000;
+
+fn hash(words: &[u64]) -> u64 {
+    words.iter().fold(0, |hash, word| {
+        let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^ hash >> 29
+    })
+}
+
+/// The words of a map.
+fn map(first: u64) -> Vec<u64> {
+    (first..first + 16).collect()
+}
+
+impl RingWords {
+    /// Encodes a map of 32 rows of 64 floats, 256 bytes apart, with boxes of 8 rows of 16 floats.
+    fn encode(&mut self, words: &[u64], steps: [u64; 2]) {
+        let arguments = [MAP, 7 | 2 << 32, MEMORY, 1, 1, 1, 1, 0, 0];
+        let arrays = [&[2, 64, 32, 1, 256, 2, 16, 8, 2], &steps[..]].concat();
+        self.call(
+            "cuTensorMapEncodeTiled",
+            &[&arguments, words, &arrays].concat(),
+        );
+    }
+
+    fn boxes(&mut self, number: u64, words: &[u64], what: u64, coordinates: [i32; 2]) {
+        let [x, y] = coordinates.map(|at| u64::from(at as u32));
+        let one = [hash(words), what | 2 << 16, x | y << 32, 0, 0];
+        self.record(Tag::Boxes, 0, &[&[number], &one[..]].concat());
+    }
+}
+
+/// Checks a launch that writes boxes in one stream, beside one in another that reads four bytes in a row.
+#[track_caller]
+fn check_box(
+    coordinates: &[[i32; 2]],
+    steps: [u64; 2],
+    (column, row): (u64, u64),
+    is_inside: bool,
+) {
+    let (mut words, map) = (RingWords::new(), map(1));
+    words.encode(&map, steps);
+    words.launch(0, 1);
+    words.launch(1, 2);
+    for at in coordinates {
+        words.boxes(1, &map, 1, *at);
+    }
+    words.touched(1, &[]);
+    let at = 256 * row + 4 * column;
+    words.touched(2, &[(READ, at, at + 4)]);
+    let report = check(&words, &[if is_inside { "1 race\n" } else { "no race\n" }]);
+    assert!(!report.contains("exact:"), "{report}");
+}
+
+#[test]
+fn boxes_of_tensor_maps_touch_their_rows() {
+    let box_at = |at, (column, row), is_inside| check_box(&[at], [1, 1], (column, row), is_inside);
+    // The corners, and their neighbours.
+    for (place, is_inside) in [
+        ((16, 8), true),
+        ((31, 15), true),
+        ((15, 8), false),
+        ((32, 8), false),
+        ((16, 7), false),
+        ((31, 16), false),
+    ] {
+        box_at([16, 8], place, is_inside);
+    }
+    // Outside the tensor, nothing is touched: not the end of the row before, nor the next row.
+    box_at([-8, 28], (7, 28), true);
+    box_at([-8, 28], (8, 28), false);
+    box_at([-8, 28], (60, 27), false);
+    box_at([-8, 28], (0, 32), false);
+    box_at([60, -2], (63, 5), true);
+    box_at([60, -2], (0, 1), false);
+    box_at([60, -2], (63, 6), false);
+    // Side by side, with and without a gap.
+    check_box(&[[32, 0], [0, 0], [16, 0], [16, 0]], [1, 1], (47, 7), true);
+    check_box(&[[32, 0], [0, 0]], [1, 1], (16, 7), false);
+    // Each third column, and each second row.
+    check_box(&[[0, 0]], [3, 2], (15, 6), true);
+    check_box(&[[0, 0]], [3, 2], (14, 6), false);
+    check_box(&[[0, 0]], [3, 2], (15, 5), false);
+    check_box(&[[-2, 0]], [3, 2], (1, 0), true);
+    check_box(&[[-2, 0]], [3, 2], (0, 0), false);
+}
+
+#[test]
+fn copies_by_other_tensor_maps_may_touch_all_of_them() {
+    // Not a tiled copy: it may write all bytes of the tensor.
+    for (what, offset, expected) in [
+        (1 | 1 << 8, 0, "1 race if its kernel writes"),
+        (1 | 1 << 8, 256 * 32, "no race\n"),
+        (1 << 8, 0, "no race\n"),
+    ] {
+        let mut words = RingWords::new();
+        words.encode(&map(1), [1, 1]);
+        words.launch(0, 1);
+        words.launch(1, 2);
+        words.boxes(1, &map(1), what, [0, 0]);
+        words.touched(1, &[]);
+        words.touched(2, &[(READ, offset, offset + 4)]);
+        check(&words, &[expected]);
+    }
+    // A map that got another address, and one that is not known.
+    let mut words = RingWords::new();
+    words.encode(&map(1), [1, 1]);
+    words.call(
+        "cuTensorMapReplaceAddress",
+        &[&[MAP, MEMORY + 0x8000], &map(2)[..]].concat(),
+    );
+    words.launch(0, 1);
+    words.launch(1, 2);
+    words.boxes(1, &map(2), 1, [0, 0]);
+    words.boxes(1, &map(3), 1, [0, 0]);
+    words.touched(1, &[]);
+    words.touched(2, &[(READ, 0, 4), (READ, 0x8000, 0x8004)]);
+    let unknown = "exact: 1 of 2 kernels were not seen to the byte: 1 with copies by a tensor map that is not known\n";
+    check(&words, &["1 race\n", unknown]);
+}
+
+#[test]
+fn what_is_not_known_to_the_byte_is_no_race_and_is_counted() {
+    let mut words = RingWords::new();
+    words.launch(0, 1);
+    words.plain_launch(1);
+    words.launch(1, 2);
+    words.launch(1, 3);
+    words.launch(0, 4);
+    words.touched(1, &[(WRITE, 0, 64)]);
+    words.touched(2 | INCOMPLETE, &[(READ, 64, 128)]);
+    words.touched(4, &[(READ, 0, 8)]);
+    let missing = "exact: 3 of 5 kernels were not seen to the byte: 1 not watched, 1 not heard before the end, or too late, \
+                   1 with more accesses than there is room for\n";
+    check(&words, &["8 CUDA calls, no race\n", missing]);
+    // More ranges than an operation may have: the largest are kept.
+    let mut words = RingWords::new();
+    words.launch(0, 1);
+    words.launch(1, 2);
+    let ranges: Vec<_> = (0..1 << 15).map(|at| (WRITE, 2 * at, 2 * at + 1)).collect();
+    for part in ranges.chunks(MAX_WORDS / 2 - 1) {
+        words.touched(1 | MORE, part);
+    }
+    words.touched(1, &[(WRITE, BYTES - 64, BYTES)]);
+    words.touched(2, &[(READ, BYTES - 32, BYTES)]);
+    check(
+        &words,
+        &["1 race\n", "bytes that kernels touched were not compared"],
+    );
+}
