@@ -128,6 +128,16 @@ fn launches_race_by_the_bytes_that_arrive_late_and_in_any_order() {
     check_pair((WRITE, 0, 96), (READ, 95, 128), &race);
     check_pair(
         (WRITE, 0, 96),
+        (READ, 95, 128),
+        &["op 3 and op 4 both touch byte 95\n"],
+    );
+    check_pair(
+        (WRITE, 0, 96),
+        (WRITE, 16, 32),
+        &["op 3 and op 4 both touch bytes 16 to 31\n"],
+    );
+    check_pair(
+        (WRITE, 0, 96),
         (READ, 96, 128),
         &["6 CUDA calls, no race\n"],
     );
@@ -235,7 +245,14 @@ fn nodes_race_with_each_other_and_a_graph_with_what_is_beside_it() {
     let none = (READ, 0, 0);
     check_graph([(WRITE, 0, 64), (READ, 64, 128)], none, &["no race\n"]);
     let branches = "make another branch of the graph wait for one branch of a graph";
-    let inside = ["1 race\n", "RAW on", "at first\n", "at second\n", branches];
+    let inside = [
+        "1 race\n",
+        "RAW on",
+        "at first\n",
+        "at second\n",
+        branches,
+        "both touch byte 64\n",
+    ];
     check_graph([(WRITE, 0, 65), (READ, 64, 128)], none, &inside);
     let beside = ["1 race\n", "WAR on", "at cuGraphLaunch", "at second\n"];
     check_graph(

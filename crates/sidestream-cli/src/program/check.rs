@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use sidestream::check::{Findings, MEMORY_BYTES, OnRace, Severity, counted, live, one_line};
+use sidestream::check::{Findings, MEMORY_BYTES, OnRace, Race, Severity, counted, live, one_line};
 use sidestream::log::{Record, Sink};
 use sidestream_program::{Checked, checked_json};
 
+use super::bytes::Bytes;
 use super::session::{Options, Session};
 use super::translate::{Hears, Process};
 use crate::failure::{Exit, Failure, print};
@@ -16,18 +17,31 @@ use crate::output;
 pub(super) struct Watch {
     findings: Findings,
     sink: Box<dyn Sink>,
+    /// `None` if accesses of kernels are guesses.
+    bytes: Option<Bytes>,
 }
 
 impl Default for Watch {
     fn default() -> Watch {
         let (findings, sink) = live(OnRace::Report, MEMORY_BYTES);
-        Watch { findings, sink }
+        Watch {
+            findings,
+            sink,
+            bytes: None,
+        }
     }
 }
 
 impl Hears for Watch {
     fn take(&mut self, record: &Record<'_>) {
         self.sink.take(record);
+        if let (Some(bytes), Record::Op(op)) = (&mut self.bytes, record) {
+            bytes.note(op, &self.findings);
+        }
+    }
+
+    fn hears_exactly(&mut self) {
+        self.bytes = Some(Bytes::default());
     }
 }
 
@@ -77,6 +91,9 @@ fn report(name: &str, process: &Process<Watch>, json: bool) -> Result<Exit, Fail
         data["host"] = process.host_seen.json();
         if process.exact.is_on {
             data["exact"] = process.exact.unseen.json();
+            for (at, race) in report.races.iter().enumerate() {
+                data["races"][at]["bytes"] = bytes_of(process, race).into();
+            }
         }
         data
     };
@@ -92,7 +109,21 @@ fn report(name: &str, process: &Process<Watch>, json: bool) -> Result<Exit, Fail
 pub(super) fn text(process: &Process<Watch>) -> String {
     let calls = counted(process.calls, "CUDA call");
     let unseen = process.host_seen.text() + &process.exact.unseen.text();
-    format!("{calls}, {}{unseen}", process.told.findings.text())
+    let mut text = format!("{calls}, {}", process.told.findings.text());
+    for race in process.told.findings.report().races {
+        let ops = format!("op {} and op {}", race.first.0, race.second.0);
+        text += &match bytes_of(process, &race) {
+            None => String::new(),
+            Some([at, end]) if end - at == 1 => format!("\n  {ops} both touch byte {at}\n"),
+            Some([at, end]) => format!("\n  {ops} both touch bytes {at} to {}\n", end - 1),
+        };
+    }
+    text + &unseen
+}
+
+/// Returns some bytes of a race of kernels, if they are known.
+fn bytes_of(process: &Process<Watch>, race: &Race) -> Option<[u64; 2]> {
+    process.told.bytes.as_ref()?.of(race)
 }
 
 /// Returns the native stacks of the calls that race.

@@ -10,6 +10,7 @@ use sidestream::op::*;
 use sidestream_inject::areas::{Area, Copied, words_at};
 use sidestream_inject::calls::{ApiCall, Does, Part};
 
+use super::bytes::Areas;
 use super::touched::Why;
 use super::translate::{ADDRESSES, Hears, LEGACY, Now, Process};
 
@@ -109,7 +110,10 @@ impl Graph {
         let nodes = self.nodes.iter().enumerate().filter(|_| is_checked);
         // By node: the nodes before it, as bits. Each was added later than those.
         let (mut before, mut races) = (Vec::<Vec<u64>>::new(), Vec::new());
-        let touched: Vec<_> = nodes.clone().map(|(_, node)| Areas::of(node)).collect();
+        let touched: Vec<_> = nodes
+            .clone()
+            .map(|(_, node)| Areas::of(node.accesses()))
+            .collect();
         for (at, node) in nodes {
             let mut bits = vec![0; at / 64 + 1];
             for &from in node.after.range(..at) {
@@ -120,7 +124,7 @@ impl Graph {
             }
             for first in (0..at).filter(|at| bits[at / 64] >> (at % 64) & 1 == 0) {
                 let found = touched[first].conflict(&touched[at]);
-                races.extend(found.map(|buffer| ([&self.nodes[first], node], buffer)));
+                races.extend(found.map(|bytes| ([&self.nodes[first], node], bytes.buffer)));
             }
             before.push(bits);
         }
@@ -133,50 +137,6 @@ impl Node {
         let does = self.does.iter().flat_map(|op| &op.accesses);
         does.chain(&self.exact)
     }
-}
-
-/// What a node touches: accesses by buffer and mode, of which none meet, in order.
-struct Areas(Vec<Access>);
-
-impl Areas {
-    fn of(node: &Node) -> Areas {
-        let mut all: Vec<_> = node.accesses().copied().collect();
-        all.sort_unstable_by_key(|x| (x.buffer, x.mode as u8, x.start, x.end));
-        all.dedup_by(|next, last| {
-            let is_same = (next.buffer, next.mode) == (last.buffer, last.mode);
-            let meet = is_same && next.start <= last.end;
-            if meet {
-                last.end = last.end.max(next.end);
-            }
-            meet
-        });
-        Areas(all)
-    }
-
-    /// Returns a buffer in which two nodes are a race if nothing orders them.
-    fn conflict(&self, other: &Areas) -> Option<BufferId> {
-        let (few, many) = if self.0.len() < other.0.len() {
-            (self, other)
-        } else {
-            (other, self)
-        };
-        let conflicts = |x: &&Access| {
-            // Of each mode, the first that ends after it begins.
-            (0..4).any(|mode| {
-                let at = many.0.partition_point(|y| {
-                    (y.buffer, y.mode as u8, y.end) <= (x.buffer, mode, x.start)
-                });
-                many.0.get(at).is_some_and(|y| conflict(x, y))
-            })
-        };
-        few.0.iter().find(conflicts).map(|access| access.buffer)
-    }
-}
-
-/// Whether two accesses that nothing orders are a race.
-fn conflict(x: &Access, y: &Access) -> bool {
-    let meets = x.buffer == y.buffer && x.start < y.end && y.start < x.end;
-    meets && (x.mode != Mode::Read || y.mode != Mode::Read)
 }
 
 impl Graphs {

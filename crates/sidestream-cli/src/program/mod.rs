@@ -5,6 +5,7 @@
 //! (`ring`), from which the command makes operations (`translate`) while the program runs.
 
 mod awaited;
+mod bytes;
 mod check;
 mod copies;
 mod exact;

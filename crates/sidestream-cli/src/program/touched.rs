@@ -130,7 +130,6 @@ impl Unseen {
 impl Exact {
     /// Takes what the next call of a thread launches.
     pub fn launches(&mut self, record: &[u64]) {
-        self.is_on = true;
         if let Some((&thread, pairs)) = record.split_first() {
             let launched = self.awaited.launched(pairs);
             self.next.entry(thread as u32).or_default().extend(launched);

@@ -31,6 +31,9 @@ pub trait Hears {
     /// Takes a record of the ring that is not of a call.
     fn activity(&mut self, _: Head, _: &[u64]) {}
 
+    /// From here on, kernels are heard to the byte.
+    fn hears_exactly(&mut self) {}
+
     /// Whether all that was asked for has arrived, though the program may go on.
     fn is_done(&self) -> bool {
         false
@@ -173,6 +176,13 @@ impl<T: Hears> Process<T> {
         }
     }
 
+    /// Kernels are heard to the byte: no more guesses.
+    pub fn hear_exactly(&mut self) {
+        if !std::mem::replace(&mut self.exact.is_on, true) {
+            self.told.hears_exactly();
+        }
+    }
+
     fn translate(&mut self, head: Head, record: &[u64]) {
         match head.tag {
             Tag::Call => self.call(head, record),
@@ -209,7 +219,10 @@ impl<T: Hears> Process<T> {
             Tag::Host => self.host(head, record),
             Tag::HostEnd => self.host_ended(head, record),
             Tag::Proof => self.proved(record),
-            Tag::Launches => self.exact.launches(record),
+            Tag::Launches => {
+                self.hear_exactly();
+                self.exact.launches(record);
+            }
             Tag::Returned => {
                 let thread = record
                     .first()
