@@ -45,23 +45,17 @@ impl Maps {
         if !(1..=5).contains(&elements.len()) || strides.len() + 1 != elements.len() {
             return;
         }
-        let strides = [0].iter().chain(strides);
         let pairs = |x: &[u64], y: &[u64]| x.iter().zip(y).map(|(x, y)| [*x, *y]).collect();
-        let mut tile: Vec<_> = pairs(sides, steps);
-        let is_interleaved = words_at::<1>(words, 7)[0] as u32 != 0;
-        if tile.len() != elements.len() || is_interleaved {
-            tile.clear();
-        }
-        let map = Map {
+        let mut map = Map {
             address,
             bits,
-            dimensions: elements
-                .iter()
-                .zip(strides)
-                .map(|(x, y)| [*x, *y])
-                .collect(),
-            tile,
+            dimensions: pairs(elements, &[&[0], strides].concat()),
+            tile: pairs(sides, steps),
         };
+        let is_interleaved = words_at::<1>(words, 7)[0] as u32 != 0;
+        if map.tile.len() != elements.len() || is_interleaved {
+            map.tile.clear();
+        }
         self.add(host, hash(words_at(words, first)), map);
     }
 
@@ -115,11 +109,8 @@ impl Maps {
             };
             let (class, mode, rank) = (what as u8, what >> 8 & 0xff, what >> 16 & 0xff);
             let early = if what >> 24 == 0 { 0 } else { EARLY };
-            let Some(&[side, step]) = map
-                .tile
-                .first()
-                .filter(|_| mode == 0 && rank as usize == map.dimensions.len())
-            else {
+            let is_tiled = mode == 0 && rank as usize == map.dimensions.len();
+            let Some(&[side, step]) = map.tile.first().filter(|_| is_tiled) else {
                 let class = if class == 0 { 0 } else { MAY_WRITE };
                 push(into, map.all(class | early));
                 continue;
@@ -164,11 +155,8 @@ impl Map {
         let inside = |(dimension, [side, step]): (usize, &[u64; 2])| {
             let (first, elements) = (at[4 - dimension], self.dimensions[dimension][0]);
             let step = (*step).clamp(1, 1 << 32) as i64;
-            let end = if dimension == 0 {
-                end
-            } else {
-                first.saturating_add_unsigned(*side)
-            };
+            let last = first.saturating_add_unsigned(*side);
+            let end = if dimension == 0 { end } else { last };
             let end = end.min(elements.min(1 << 40) as i64);
             let skipped = first.min(0).unsigned_abs().next_multiple_of(step as u64);
             let first = first.saturating_add_unsigned(skipped);
@@ -179,10 +167,7 @@ impl Map {
         let ([first, count, step], outer) = (inside[0], &inside[1..]);
         // Elements next to each other are one piece of the row.
         let (pieces, piece) = if step == 1 { (1, count) } else { (count, 1) };
-        let all = outer
-            .iter()
-            .fold(pieces, |all, [_, count, _]| all.saturating_mul(*count));
-        if count == 0 || all == 0 {
+        if count == 0 || outer.iter().any(|[_, count, _]| *count == 0) {
             return true;
         }
         let mut places = vec![0; outer.len()];
