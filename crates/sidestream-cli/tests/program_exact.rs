@@ -1,7 +1,10 @@
 //! Tests what is reported of kernels whose accesses were heard to the byte, from the words that a program would write.
 
 use sidestream_inject::calls::CALLS;
-use sidestream_inject::wire::{Head, MAX_WORDS, Tag};
+use sidestream_inject::wire::{HEAD, HEADER_WORDS, Head, MAX_WORDS, Tag};
+
+use crate::command::FOLDER;
+use crate::program_graphs::told;
 
 /// The first address of memory of 64 KiB.
 const MEMORY: u64 = 0x7f00_0000_0000;
@@ -294,26 +297,26 @@ impl RingWords {
         let one = [hash(words), what | 2 << 16, x | y << 32, 0, 0];
         self.record(Tag::Boxes, 0, &[&[number], &one[..]].concat());
     }
+
+    /// A launch that writes boxes in one stream, beside one in another that reads four bytes in a row.
+    fn box_beside(&mut self, words: &[u64], coordinates: &[[i32; 2]], (column, row): (u64, u64)) {
+        self.launch(0, 1);
+        self.launch(1, 2);
+        for at in coordinates {
+            self.boxes(1, words, 1, *at);
+        }
+        self.touched(1, &[]);
+        let at = 256 * row + 4 * column;
+        self.touched(2, &[(READ, at, at + 4)]);
+    }
 }
 
-/// Checks a launch that writes boxes in one stream, beside one in another that reads four bytes in a row.
+/// Checks boxes, and an element in another stream that is inside one or not.
 #[track_caller]
-fn check_box(
-    coordinates: &[[i32; 2]],
-    steps: [u64; 2],
-    (column, row): (u64, u64),
-    is_inside: bool,
-) {
+fn check_box(coordinates: &[[i32; 2]], steps: [u64; 2], place: (u64, u64), is_inside: bool) {
     let (mut words, map) = (RingWords::new(), map(1));
     words.encode(&map, steps);
-    words.launch(0, 1);
-    words.launch(1, 2);
-    for at in coordinates {
-        words.boxes(1, &map, 1, *at);
-    }
-    words.touched(1, &[]);
-    let at = 256 * row + 4 * column;
-    words.touched(2, &[(READ, at, at + 4)]);
+    words.box_beside(&map, coordinates, place);
     let report = check(&words, &[if is_inside { "1 race\n" } else { "no race\n" }]);
     assert!(!report.contains("exact:"), "{report}");
 }
@@ -349,6 +352,24 @@ fn boxes_of_tensor_maps_touch_their_rows() {
     check_box(&[[0, 0]], [3, 2], (15, 5), false);
     check_box(&[[-2, 0]], [3, 2], (1, 0), true);
     check_box(&[[-2, 0]], [3, 2], (0, 0), false);
+}
+
+#[test]
+fn an_injected_library_writes_what_tensor_maps_are_made_of() {
+    let file = format!("{FOLDER}/map.{}", std::process::id());
+    let ran = told(&["check", "--light"], &["map", &file]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{}", ran.out);
+    let ring = std::fs::read(&file).expect("the program has copied its ring");
+    std::fs::remove_file(&file).expect("the file is there");
+    let (ring, _) = ring.as_chunks();
+    let ring: Vec<u64> = ring.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let heard = &ring[HEADER_WORDS..][..ring[HEAD] as usize];
+    for ((column, row), expected) in [((31, 15), "1 race\n"), ((32, 15), "no race\n")] {
+        let mut words = RingWords::new();
+        words.0.splice(0..0, heard.iter().copied());
+        words.box_beside(&map(1), &[[16, 8]], (column, row));
+        check(&words, &[expected]);
+    }
 }
 
 #[test]
