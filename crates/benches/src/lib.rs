@@ -194,7 +194,7 @@ impl Writer {
                 Mode::Read => {
                     self.reads[buffer].insert(stream.0, tick);
                 }
-                Mode::Write | Mode::MayWrite => {
+                Mode::Write | Mode::MayWrite | Mode::Atomic => {
                     self.reads[buffer].clear();
                     self.writes[buffer] = (stream.0, tick);
                 }

@@ -39,6 +39,8 @@ pub struct Difference {
     pub range: (u64, u64),
     /// The ops that had written the bytes, in the usual run and in the other.
     pub writers: (Option<OpId>, Option<OpId>),
+    /// Numbers of atomic accesses since, if the op's own is not atomic.
+    pub atomics: (Option<u32>, Option<u32>),
 }
 
 /// Runs a program under up to `count` legal schedules: the usual one; for each race that the checker finds, three that
@@ -80,6 +82,7 @@ pub fn explore(program: &Program, profile: &Profile, count: usize) -> Result<Exp
             wrote: place.wrote,
             range: (start, start + (place.end - place.start)),
             writers: place.writers,
+            atomics: place.atomics,
             usual: (Schedule::InOrder, usual),
             other: (schedule, other),
         })
@@ -125,6 +128,7 @@ struct Place {
     start: u64,
     end: u64,
     writers: (Option<OpId>, Option<OpId>),
+    atomics: (Option<u32>, Option<u32>),
 }
 
 /// Finds the first difference. Reads are compared before writes, since a different read says more than a different
@@ -141,10 +145,7 @@ fn first_difference(usual: &[Vec<Witness>], other: &[Vec<Witness>]) -> Option<Pl
                     .filter(|w| w.wrote == wrote)
                     .map(|w| w.found)
                     .find(|b| {
-                        b.arena == a.arena
-                            && b.start < a.end
-                            && a.start < b.end
-                            && b.writer != a.writer
+                        b.arena == a.arena && b.start < a.end && a.start < b.end && b.is_unlike(&a)
                     })?;
                 Some(Place {
                     op,
@@ -153,6 +154,7 @@ fn first_difference(usual: &[Vec<Witness>], other: &[Vec<Witness>]) -> Option<Pl
                     start: a.start.max(b.start),
                     end: a.end.min(b.end),
                     writers: (a.writer, b.writer),
+                    atomics: (a.atomics, b.atomics),
                 })
             })
         });
@@ -167,7 +169,7 @@ fn buffer_of(run: &Run, op: OpId, wrote: bool, arena: u32, start: u64) -> Option
         .filter(|access| match access.mode {
             Mode::Read => !wrote,
             Mode::Write => wrote,
-            Mode::MayWrite => true,
+            Mode::MayWrite | Mode::Atomic => true,
         })
         .find_map(|access| {
             let (at, first, last) = run.sim.place(access);

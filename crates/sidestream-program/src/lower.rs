@@ -220,6 +220,9 @@ impl<'a> Lowering<'a> {
         for &guess in &fields.may_write {
             self.touch(guess, Mode::MayWrite, accesses);
         }
+        for &atomic in &fields.atomic {
+            self.touch(atomic, Mode::Atomic, accesses);
+        }
         let stream = fields.stream.map(|name| self.stream(name));
         if op.verb == Verb::Alloc {
             return self.alloc(fields, stream);

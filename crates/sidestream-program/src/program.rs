@@ -163,6 +163,8 @@ pub struct Fields {
     pub writes: Vec<Access>,
     /// Accesses that read or write; it is not known which.
     pub may_write: Vec<Access>,
+    /// Accesses that are atomic.
+    pub atomic: Vec<Access>,
     /// Bytes of an earlier buffer that an allocation uses; fresh ones if absent.
     pub over: Option<Access>,
     /// When a copy of a batch reads its source; in stream order if absent.

@@ -34,6 +34,7 @@ pub(crate) enum Slot {
     Write(Side),
     Writes(Side),
     MayWrite,
+    Atomic,
     SourceOrder,
     Compare,
     Over,
@@ -64,6 +65,7 @@ const EV: Field = field("ev", Slot::Event);
 const R: Field = field("r", Slot::Reads(Side::Device));
 const W: Field = field("w", Slot::Writes(Side::Device));
 const MAY_WRITE: Field = field("may_write", Slot::MayWrite);
+const ATOMIC: Field = field("atomic", Slot::Atomic);
 const HOST_R: Field = field("r", Slot::Reads(Side::Host));
 const HOST_W: Field = field("w", Slot::Writes(Side::Host));
 const FROM: Field = field("from", Slot::Read(Side::Device));
@@ -113,7 +115,7 @@ macro_rules! verbs {
 
 verbs! {
     "A kernel launch, or `repeat` equal ones."
-    Kernel "kernel" [S] [R, W, MAY_WRITE, field("repeat", Slot::Number { least: 1 }), field("programmatic", Slot::Yes)] => Kernel { stream, launches }
+    Kernel "kernel" [S] [R, W, MAY_WRITE, ATOMIC, field("repeat", Slot::Number { least: 1 }), field("programmatic", Slot::Yes)] => Kernel { stream, launches }
     "An asynchronous copy."
     CopyAsync "copy_async" [S, FROM, TO] [] => Copy { stream, from, to }
     "One copy of a batch, which reads its source in the order of the stream unless it chooses another."
@@ -129,7 +131,7 @@ verbs! {
     "A function on the host, in stream order; it raises a flag at its end."
     HostFunc "host_func" [S] [HOST_R, HOST_W, field("sets", Slot::Raised)] => HostFunc { stream, raises }
     "A replay of a graph, with all that it reads and writes."
-    GraphLaunch "graph_launch" [S, field("g", Slot::Graph)] [R, W, MAY_WRITE] => GraphLaunch { stream, graph }
+    GraphLaunch "graph_launch" [S, field("g", Slot::Graph)] [R, W, MAY_WRITE, ATOMIC] => GraphLaunch { stream, graph }
     "Records an event in a stream."
     Record "record" [EV, S] [] => Record { stream, event }
     "A stream waits for the last record of an event."

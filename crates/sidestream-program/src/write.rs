@@ -88,6 +88,7 @@ fn value(program: &Program, fields: &Fields, slot: Slot) -> Option<String> {
         }
         Slot::Compare => fields.compare.map(|it| COMPARES.of(it).to_owned()),
         Slot::MayWrite => list(&fields.may_write),
+        Slot::Atomic => list(&fields.atomic),
         Slot::Over => fields.over.as_ref().map(access),
         Slot::Device => fields.device.map(|device| device.0.to_string()),
         Slot::Number { .. } => fields.number.map(|number| number.to_string()),

@@ -162,6 +162,20 @@ const MISTOLD: &[Mutation<Lowered>] = &[
     ("writes are reads", |p| {
         each_access(p, |a| a.mode = Mode::Read);
     }),
+    ("atomic accesses are writes", |p| {
+        each_access(p, |a| {
+            if a.mode == Mode::Atomic {
+                a.mode = Mode::Write;
+            }
+        });
+    }),
+    ("atomic accesses only may write", |p| {
+        each_access(p, |a| {
+            if a.mode == Mode::Atomic {
+                a.mode = Mode::MayWrite;
+            }
+        });
+    }),
     ("only the first access of an op counts", |p| {
         each(p, |op| op.accesses.truncate(1));
     }),

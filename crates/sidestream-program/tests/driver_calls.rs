@@ -116,6 +116,70 @@ fn a_wait_for_a_value_or_for_another_process() {
     ]);
 }
 
+/// Two atomic accesses are no race, and neither hides what a plain one beside them conflicts with.
+#[test]
+fn an_atomic_access_races_with_plain_ones_only() {
+    all(&[
+        (
+            "against a read, a write and a guess",
+            "",
+            "kernel, s: s1, atomic: [A, B, C]; kernel, s: s2, r: [A], w: [B], may_write: [C]",
+            "RAW A 0 1; WAW B 0 1; RAW C 0 1",
+            "kernel, s: s1, atomic: [A, B, C]; kernel, s: s2, atomic: [A, B, C]",
+        ),
+        (
+            "after a read, a write and a guess",
+            "",
+            "kernel, s: s1, r: [A], w: [B], may_write: [C]; kernel, s: s2, atomic: [A, B, C]",
+            "WAR A 0 1; WAW B 0 1; WAR C 0 1",
+            "kernel, s: s1, r: [A], w: [B], may_write: [C]; wait_stream, s: s2, src: s1; kernel, s: s2, atomic: [A, B, C]",
+        ),
+        (
+            "those of all streams are kept, and what was read and written before",
+            "",
+            "kernel, s: s1, r: [A]; kernel, s: s2, atomic: [A]; kernel, s: s3, atomic: [A]; memset_async, s: s4, to: A",
+            "WAR A 0 1; WAR A 0 2; WAR A 0 3; WAW A 1 3; WAW A 2 3",
+            "kernel, s: s1, r: [A]; wait_stream, s: s2, src: s1; wait_stream, s: s3, src: s1; kernel, s: s2, atomic: [A]; kernel, s: s3, atomic: [A]; \
+             wait_stream, s: s4, src: s2; wait_stream, s: s4, src: s3; memset_async, s: s4, to: A",
+        ),
+        (
+            "it and a guess of one stream do not hide each other",
+            "",
+            "kernel, s: s1, atomic: [A]; kernel, s: s1, may_write: [A]; kernel, s: s1, atomic: [A]; kernel, s: s2, atomic: [A]; kernel, s: s3, r: [A]",
+            "WAR A 1 3; RAW A 1 4?; RAW A 2 4; RAW A 3 4",
+            "kernel, s: s1, atomic: [A]; kernel, s: s2, atomic: [A]; kernel, s: s1, atomic: [A]",
+        ),
+        (
+            "a kernel that reads, too",
+            "",
+            "kernel, s: s1, r: [A], atomic: [A]; kernel, s: s2, atomic: [A]",
+            "WAR A 0 1",
+            "kernel, s: s1, r: [B], atomic: [A]; kernel, s: s2, atomic: [A]",
+        ),
+        (
+            "a next owner of the memory",
+            "",
+            "alloc, buf: A, s: s1; kernel, s: s1, atomic: [A]; free, buf: A; alloc, buf: B, s: s1, over: A; kernel, s: s1, atomic: [B]; kernel, s: s2, atomic: [B]",
+            "UAF B 1 5",
+            "alloc, buf: A, s: s1; kernel, s: s1, atomic: [A]; free, buf: A; alloc, buf: B, s: s1, over: A; wait_stream, s: s2, src: s1; kernel, s: s1, atomic: [B]; kernel, s: s2, atomic: [B]",
+        ),
+        (
+            "a programmatic launch",
+            "",
+            "kernel, s: s1, atomic: [A], w: [B]; kernel, s: s1, atomic: [A], r: [B], programmatic: true",
+            "RAW B 0 1?",
+            "kernel, s: s1, atomic: [A]; kernel, s: s1, atomic: [A], programmatic: true",
+        ),
+        (
+            "a graph",
+            "",
+            "graph_launch, s: s1, g: g, atomic: [A]; kernel, s: s2, r: [A]",
+            "RAW A 0 1",
+            "graph_launch, s: s1, g: g, atomic: [A]; kernel, s: s2, atomic: [A]",
+        ),
+    ]);
+}
+
 /// A kernel that receives memory may only read it: a race that needs a write is a warning, and hides no error.
 #[test]
 fn a_race_that_needs_a_guess_is_a_warning() {

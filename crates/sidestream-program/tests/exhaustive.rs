@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::oracle;
 use crate::oracle::generate::{Options, random_prog};
-use crate::oracle::prog::Prog;
+use crate::oracle::prog::{Act, Prog};
 use crate::oracle::vary::varied;
 use sidestream::check::{Checker, RaceKind};
 use sidestream::log::Within;
@@ -125,7 +125,13 @@ fn draw(seed: u64) -> Prog {
         stream_lifetimes: large.stream_lifetimes,
         ..small
     };
-    let prog = random_prog(seed, &options);
+    let mut prog = random_prog(seed, &options);
+    // Here an atomic access is a write: only the last writer of some bytes is known.
+    for line in &mut prog.ops {
+        if let Act::Kernel { w, atomic, .. } | Act::GraphLaunch { w, atomic, .. } = &mut line.act {
+            w.append(atomic);
+        }
+    }
     if seed / 4 % 2 == 1 {
         varied(&prog, seed)
     } else {

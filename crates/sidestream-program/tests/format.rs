@@ -66,7 +66,7 @@ fn ops_that_break_the_format() {
     );
     check_op(
         "{do: kernel, stream: s1}",
-        "line 1, op 0 (`kernel`), field `stream`: `stream` is not known here; `kernel` takes `s`, `r`, `w`, `may_write`, `repeat`, `programmatic`, `t`, `site`",
+        "line 1, op 0 (`kernel`), field `stream`: `stream` is not known here; `kernel` takes `s`, `r`, `w`, `may_write`, `atomic`, `repeat`, `programmatic`, `t`, `site`",
     );
     check_op(
         "{do: wait, s: s1}",

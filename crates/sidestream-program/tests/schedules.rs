@@ -16,7 +16,7 @@ const PROGRAMS: u64 = 3_000;
 type Bytes = (u32, u64, u64);
 
 /// What one op found: the bytes, whether it wrote them, and who had written them before.
-type Finding = (Bytes, bool, Option<OpId>);
+type Finding = (Bytes, bool, Found);
 
 #[test]
 fn a_copy_to_a_peer_takes_the_time_of_the_link_between_devices() {
@@ -187,7 +187,7 @@ fn findings(program: &Program, lowered: &Lowered, schedule: Schedule) -> Option<
             (
                 (w.found.arena, w.found.start, w.found.end),
                 w.wrote,
-                w.found.writer,
+                w.found,
             )
         })
         .collect()
@@ -209,9 +209,9 @@ fn findings(program: &Program, lowered: &Lowered, schedule: Schedule) -> Option<
 
 /// Returns the bytes of which two runs of an op found different writers.
 fn unlike<'a>(usual: &'a [Finding], other: &'a [Finding]) -> impl Iterator<Item = Bytes> + 'a {
-    usual.iter().flat_map(move |&(bytes, wrote, writer)| {
-        let differing = other.iter().filter(move |f| f.1 == wrote && f.2 != writer);
-        differing.flat_map(move |&(theirs, ..)| common(&[bytes], &[theirs]))
+    usual.iter().flat_map(move |(bytes, wrote, found)| {
+        let differing = (other.iter()).filter(move |f| f.1 == *wrote && f.2.is_unlike(found));
+        differing.flat_map(move |(theirs, ..)| common(&[*bytes], &[*theirs]))
     })
 }
 

@@ -109,6 +109,9 @@ pub enum Mode {
     Write,
     /// Reads or writes; it is not known which.
     MayWrite,
+    /// Reads and writes atomically, for all threads of the GPU: two such accesses do not race with each other, but
+    /// each does with a read or write beside it.
+    Atomic,
 }
 
 /// When a copy of a batch reads its source, which its caller chooses.
@@ -166,6 +169,16 @@ impl Access {
     /// Returns the number of bytes that the access touches.
     pub fn len_bytes(&self) -> u64 {
         self.end - self.start
+    }
+
+    /// Whether the two are a race, or may be one, if they have bytes in common and nothing orders them. Owners of the
+    /// same memory one after the other conflict by atomic accesses, too.
+    pub fn conflicts_with(&self, other: &Access) -> bool {
+        match (self.mode, other.mode) {
+            (Mode::Read, Mode::Read) => false,
+            (Mode::Atomic, Mode::Atomic) => self.buffer != other.buffer,
+            _ => true,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use sidestream::check::{Findings, Race};
-use sidestream::op::{Access, Accesses, BufferId, Mode, Op, OpId};
+use sidestream::op::{Access, Accesses, BufferId, Op, OpId};
 
 /// What an operation touches: accesses by buffer and mode, of which none meet, in order.
 pub struct Areas(Vec<Access>);
@@ -67,7 +67,7 @@ impl Areas {
 /// Whether two accesses that nothing orders are a race.
 fn conflict(x: &Access, y: &Access) -> bool {
     let meets = x.buffer == y.buffer && x.start < y.end && y.start < x.end;
-    meets && (x.mode != Mode::Read || y.mode != Mode::Read)
+    meets && x.conflicts_with(y)
 }
 
 impl Bytes {

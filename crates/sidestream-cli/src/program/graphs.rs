@@ -218,14 +218,17 @@ impl Graphs {
                 access.mode = Mode::MayWrite;
             }
         }
-        // Of the same bytes, the strongest access: one that may write is also a read.
+        // Of the same bytes, the strongest access: one that may write is also a read. An atomic one is neither.
         let strength = |mode| {
-            [Mode::Write, Mode::MayWrite, Mode::Read]
+            [Mode::Write, Mode::MayWrite, Mode::Read, Mode::Atomic]
                 .into_iter()
                 .position(|x| x == mode)
         };
         all.sort_unstable_by_key(|x| (x.buffer, x.start, x.end, strength(x.mode)));
-        all.dedup_by_key(|x| (x.buffer, x.start, x.end));
+        all.dedup_by(|x, kept| {
+            let covers = x.mode != Mode::Atomic || matches!(kept.mode, Mode::Write | Mode::Atomic);
+            covers && (x.buffer, x.start, x.end) == (kept.buffer, kept.start, kept.end)
+        });
         all.truncate(limits::ACCESSES as usize);
         all.into()
     }

@@ -188,8 +188,8 @@ fn merge(ranges: &mut Vec<Range>) {
 fn mode_of(class: u8) -> Mode {
     match class & 3 {
         0 => Mode::Read,
-        // The core has no atomic accesses yet: two would be a race.
-        1 | 2 => Mode::Write,
+        1 => Mode::Write,
+        2 => Mode::Atomic,
         _ => Mode::MayWrite,
     }
 }

@@ -81,17 +81,28 @@ fn as_text(args: &Args, program: &Program, explored: &Explored) -> String {
         buffer_name(program, difference),
     );
     let runs = [
-        (&difference.usual, difference.writers.0),
-        (&difference.other, difference.writers.1),
+        (
+            &difference.usual,
+            difference.writers.0,
+            difference.atomics.0,
+        ),
+        (
+            &difference.other,
+            difference.writers.1,
+            difference.atomics.1,
+        ),
     ];
-    for ((schedule, _), writer) in runs {
-        let found = match writer {
+    for ((schedule, _), writer, atomics) in runs {
+        let mut found = match writer {
             Some(writer) => format!("what {} wrote", op_text(program, writer)),
             None => "what was there before".to_owned(),
         };
+        if let Some(atomics) = atomics.filter(|_| difference.atomics.0 != difference.atomics.1) {
+            found += &format!(", and {atomics} atomic accesses since");
+        }
         out += &format!("    {}: {found}\n", schedule_text(*schedule));
     }
-    for ((schedule, run), _) in runs {
+    for ((schedule, run), ..) in runs {
         out += &format!(
             "\n  {}\n{}",
             schedule_text(*schedule),

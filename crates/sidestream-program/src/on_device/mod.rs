@@ -489,7 +489,7 @@ fn places<'a>(
     mode: Mode,
 ) -> impl Iterator<Item = (usize, u64, u64)> + 'a {
     let of_mode = op.accesses.iter().filter(move |access| match access.mode {
-        Mode::MayWrite => true,
+        Mode::MayWrite | Mode::Atomic => true,
         known => known == mode,
     });
     of_mode.map(|access| {

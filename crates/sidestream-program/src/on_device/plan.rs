@@ -6,8 +6,8 @@ use std::fmt;
 use sidestream::engine::Profile;
 use sidestream::kernel::library::MIX_PIECES;
 use sidestream::op::{
-    Access, BufferId, Class, DeviceId, FlagId, GraphId, Kind, Memory, Op, StreamId, StreamKind,
-    ThreadId,
+    Access, BufferId, Class, DeviceId, FlagId, GraphId, Kind, Memory, Mode, Op, StreamId,
+    StreamKind, ThreadId,
 };
 use sidestream::sim::Schedule;
 use sidestream::trace::What;
@@ -475,6 +475,11 @@ impl Planning<'_> {
     fn touches(&mut self, op: &Op, device: DeviceId, is_work: bool) -> Result<(), String> {
         for access in &op.accesses {
             let name = self.name(access.buffer);
+            if access.mode == Mode::Atomic {
+                return Err(format!(
+                    "`{name}` is accessed atomically, which no kernel here does"
+                ));
+            }
             let block = self.blocks.1[access.buffer.0 as usize].0;
             match self.state[block] {
                 Life::Unborn => return Err(format!("`{name}` is allocated only later")),

@@ -121,6 +121,7 @@ impl<'t, 'p> Reader<'t, 'p> {
             Slot::Write(side) => fields.writes.push(self.access(view, side)?),
             Slot::Writes(side) => fields.writes = self.accesses(view, side)?,
             Slot::MayWrite => fields.may_write = self.accesses(view, Side::Device)?,
+            Slot::Atomic => fields.atomic = self.accesses(view, Side::Device)?,
             Slot::SourceOrder => {
                 let order = scalars::word(view, &SOURCE_ORDERS, "an order")?;
                 fields.source_order = Some(order);

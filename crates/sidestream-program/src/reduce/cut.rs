@@ -3,8 +3,7 @@
 use sidestream::check::Race;
 use sidestream::log::{Error, Reader, Record};
 use sidestream::op::{
-    Access, Accesses, BufferId, DeviceId, EventId, Kind, Memory, Mode, Op, OpId, StreamId,
-    StreamKind,
+    Access, Accesses, BufferId, DeviceId, EventId, Kind, Memory, Op, OpId, StreamId, StreamKind,
 };
 
 /// The part of a log that is kept.
@@ -142,8 +141,7 @@ impl<'a> Cut<'a> {
             else {
                 return false;
             };
-            let writes = a.mode != Mode::Read || b.mode != Mode::Read;
-            root == other && low < end && start < high && writes
+            root == other && low < end && start < high && a.conflicts_with(b)
         };
         let is_of =
             |buffer: Option<BufferId>| move |access: &&Access| Some(access.buffer) == buffer;

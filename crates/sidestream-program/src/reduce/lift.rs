@@ -215,6 +215,7 @@ impl Lift<'_> {
                         Mode::Read => fields.reads.push(used),
                         Mode::Write => fields.writes.push(used),
                         Mode::MayWrite => fields.may_write.push(used),
+                        Mode::Atomic => fields.atomic.push(used),
                     }
                 }
             }
@@ -283,7 +284,7 @@ impl Lift<'_> {
         let (low, high) = self.program.range(used);
         let other = match known.mode {
             Mode::Read => to,
-            Mode::Write | Mode::MayWrite => from,
+            Mode::Write | Mode::MayWrite | Mode::Atomic => from,
         };
         let name = self.free_letter(other);
         let beside = self.declare_buffer(name, other, DEFAULT_BYTES.max(high - low));
@@ -294,7 +295,7 @@ impl Lift<'_> {
         };
         let (read, write) = match known.mode {
             Mode::Read => (used, beside),
-            Mode::Write | Mode::MayWrite => (beside, used),
+            Mode::Write | Mode::MayWrite | Mode::Atomic => (beside, used),
         };
         fields.reads.push(read);
         fields.writes.push(write);

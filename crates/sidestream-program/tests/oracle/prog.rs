@@ -74,6 +74,7 @@ pub enum Act {
         r: Vec<Part>,
         w: Vec<Part>,
         may_write: Vec<Part>,
+        atomic: Vec<Part>,
         repeat: Option<u64>,
         programmatic: bool,
     },
@@ -117,6 +118,7 @@ pub enum Act {
         r: Vec<Part>,
         w: Vec<Part>,
         may_write: Vec<Part>,
+        atomic: Vec<Part>,
     },
     Record {
         ev: String,

@@ -76,11 +76,24 @@ fn reuse(flag: &mut String, raised: &[String], rng: &mut Rng) {
 fn parts_mut(act: &mut Act) -> Vec<&mut Part> {
     match act {
         Act::Kernel {
-            r, w, may_write, ..
+            r,
+            w,
+            may_write,
+            atomic,
+            ..
         }
         | Act::GraphLaunch {
-            r, w, may_write, ..
-        } => r.iter_mut().chain(w).chain(may_write).collect(),
+            r,
+            w,
+            may_write,
+            atomic,
+            ..
+        } => r
+            .iter_mut()
+            .chain(w)
+            .chain(may_write)
+            .chain(atomic)
+            .collect(),
         Act::HostFunc { r, w, .. } => r.iter_mut().chain(w).collect(),
         Act::CopyAsync { from, to, .. }
         | Act::CopyBatch { from, to, .. }

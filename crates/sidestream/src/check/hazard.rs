@@ -175,8 +175,10 @@ impl Deed {
     const MAY: u32 = 1 << 6;
     /// Set if the access may come before earlier kernels of its stream are complete.
     const EARLY: u32 = 1 << 7;
+    /// Set if the access is atomic.
+    const ATOMIC: u32 = 1 << 8;
     /// The first bit of the thread's number. All numbers too large for the remaining bits share one value.
-    const THREAD: u32 = 8;
+    const THREAD: u32 = 9;
     const NO_THREAD: u32 = u32::MAX >> Deed::THREAD;
 
     #[inline]
@@ -192,6 +194,8 @@ impl Deed {
             Mode::Read => Deed(self.0 | Deed::READS),
             Mode::Write => Deed(self.0 | Deed::WRITES),
             Mode::MayWrite => Deed(self.0 | Deed::READS | Deed::WRITES | Deed::MAY),
+            // A race with it is named as one with a write.
+            Mode::Atomic => Deed(self.0 | Deed::WRITES | Deed::ATOMIC),
         }
     }
 
@@ -322,6 +326,11 @@ impl Use {
     /// Whether the access may come before earlier kernels of its stream are complete.
     pub(super) fn is_early(&self) -> bool {
         self.deed.0 & Deed::EARLY != 0
+    }
+
+    /// Returns the buffer of which the access is atomic, if it is: two of one buffer do not conflict.
+    pub(super) fn atomic_of(&self) -> Option<BufferId> {
+        (self.deed.0 & Deed::ATOMIC != 0).then_some(self.buffer)
     }
 
     fn surely_writes(&self) -> bool {

@@ -1,4 +1,4 @@
-//! The last read of a range by every chain, and its last access that may write.
+//! The last read of a range by every chain, its last access that may write and its last atomic ones.
 
 use super::hazard::Use;
 use crate::order::Near;
@@ -13,7 +13,7 @@ const NEAR: usize = 5;
 #[derive(Clone, Debug)]
 pub(super) struct Reads {
     near: [Use; NEAR],
-    /// The reads that do not fit into `near`, and the accesses that may write.
+    /// The reads that do not fit into `near`, and the guesses.
     far: Option<Box<Far>>,
 }
 
@@ -21,14 +21,14 @@ pub(super) struct Reads {
 struct Far {
     /// Sorted by chain. Empty unless all of `near` is in use.
     reads: Vec<Use>,
-    /// The accesses that may write, one per chain, sorted by chain.
+    /// The accesses that may write, one per chain, and the atomic ones, one per chain and buffer, sorted by these. Like
+    /// guesses, atomic accesses conflict with reads and writes, and hide neither.
     guesses: Vec<Use>,
 }
 
-fn place_in(uses: &mut Vec<Use>, chain: u32) -> &mut Use {
-    let at = uses.partition_point(|known| known.epoch.chain < chain);
-    let known = uses.get(at);
-    if known.is_none_or(|known| known.epoch.chain != chain) {
+fn place_in<K: Ord>(uses: &mut Vec<Use>, key: impl Fn(&Use) -> K, wanted: K) -> &mut Use {
+    let at = uses.partition_point(|known| key(known) < wanted);
+    if uses.get(at).is_none_or(|known| key(known) != wanted) {
         uses.insert(at, Use::NONE);
     }
     &mut uses[at]
@@ -52,7 +52,7 @@ impl Reads {
         near.fold(true, |all, one| all & one) && (!self.may_be_far() || self.far_before(known))
     }
 
-    /// Like [`Reads::all_surely_before`], for the accesses that may write.
+    /// Like [`Reads::all_surely_before`], for the accesses that may write or are atomic.
     #[inline]
     pub(super) fn guesses_surely_before(&self, known: Near<'_>) -> bool {
         let before = |guess: &Use| guess.is_surely_before(known);
@@ -86,9 +86,14 @@ impl Reads {
         }
     }
 
-    /// Returns the entry of the last access of a chain that may write.
-    pub(super) fn guess(&mut self, chain: u32) -> &mut Use {
-        place_in(&mut self.far.get_or_insert_default().guesses, chain)
+    /// Stores an access that may write or is atomic, as the last one of its chain.
+    pub(super) fn set_guess(&mut self, guess: Use) {
+        let key = |guess: &Use| (guess.epoch.chain, guess.atomic_of());
+        *place_in(
+            &mut self.far.get_or_insert_default().guesses,
+            key,
+            key(&guess),
+        ) = guess;
     }
 
     /// Returns the entry of the last read of a chain.
@@ -102,7 +107,10 @@ impl Reads {
         }
         match self.near.get_mut(place) {
             Some(near) => near,
-            None => place_in(&mut self.far.get_or_insert_default().reads, chain),
+            None => {
+                let of = |read: &Use| read.epoch.chain;
+                place_in(&mut self.far.get_or_insert_default().reads, of, chain)
+            }
         }
     }
 

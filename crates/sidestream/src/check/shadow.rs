@@ -2,8 +2,8 @@
 //!
 //! State is kept by physical byte, not by buffer: an access stays stored after a free, so the next use of the bytes is
 //! compared with it (R52 to R56). For each range the state is the last write and, since that write, the last read of
-//! every chain and its last access that may write: its size is bounded by the numbers of ranges and chains, however
-//! long the program runs.
+//! every chain, its last access that may write and, by buffer, its last atomic one: its size is bounded by the numbers of
+//! ranges, chains and buffers, however long the program runs.
 //!
 //! # Why this state is sufficient, and why an ordered pair is never reported
 //! Each stored access carries its own epoch and is compared by itself with the clock of the new one, so a pair
@@ -13,7 +13,7 @@
 //! whether it raced or not. So a pair of accesses is compared if no write to the bytes was called between them
 //! and, if the first is a read, no further read of its chain. Any other pair is either ordered, or there is a compared
 //! pair between the two that is unordered. An access that may write counts as neither: it hides only an earlier one of its
-//! chain that may write, too.
+//! chain that may write, too. So does an atomic one, which hides only an earlier one of its chain and buffer.
 
 use super::hazard::{Now, RaceKind, Use, is_guess, kind_of};
 use super::ranges::{END, Ranges};
@@ -49,7 +49,7 @@ struct Root {
 #[derive(Clone, Debug)]
 struct Cell {
     write: Use,
-    /// The last read of every chain since the write, and its last access that may write.
+    /// The last read of every chain since the write, its last access that may write and its last atomic ones.
     reads: Reads,
 }
 
@@ -129,9 +129,11 @@ impl Shadow {
         for access in accesses.iter().filter(touches) {
             let (root, start, end) = self.locate(access);
             let writes = access.mode != Mode::Read;
+            let atomic_of = (access.mode == Mode::Atomic).then_some(access.buffer);
             self.roots[root].cells.visit(start, end, |cell| {
                 let mut tell = |earlier: &Use| {
-                    if !earlier.is_none() && earlier.epoch.chain != chain {
+                    let both_atomic = atomic_of.is_some() && earlier.atomic_of() == atomic_of;
+                    if !earlier.is_none() && earlier.epoch.chain != chain && !both_atomic {
                         tell(earlier.epoch);
                     }
                 };
@@ -254,7 +256,7 @@ impl Cell {
                 self.reads.clear();
                 self.write = now.with(access);
             }
-            Mode::MayWrite => *self.reads.guess(now.chain()) = now.with(access),
+            Mode::MayWrite | Mode::Atomic => self.reads.set_guess(now.with(access)),
         }
     }
 
@@ -272,8 +274,10 @@ impl Cell {
 
     #[cold]
     fn note(&self, now: &Use, is_unordered: impl Fn(&Use) -> bool, found: &mut Vec<Unordered>) {
+        let atomic_of = now.atomic_of();
         let mut compare = |first: &Use| {
-            if !first.is_none() && first.op != now.op && is_unordered(first) {
+            let both_atomic = atomic_of.is_some() && first.atomic_of() == atomic_of;
+            if !first.is_none() && first.op != now.op && !both_atomic && is_unordered(first) {
                 let (first, second) = (*first, *now);
                 Unordered { first, second }.add_to(found);
             }

@@ -313,10 +313,10 @@ mod tests {
                 buffer: BufferId(draw(BUFFERS)),
                 start: 0,
                 end: 64,
-                mode: if draw(2) == 0 {
-                    Mode::Read
-                } else {
-                    Mode::Write
+                mode: match draw(5) {
+                    0 | 1 => Mode::Read,
+                    2 | 3 => Mode::Write,
+                    _ => Mode::Atomic,
                 },
             };
             std::iter::once(access).collect::<Accesses>()

@@ -462,7 +462,7 @@ impl GraphBuilder {
             self.uses[index].note(piece.bytes(), piece.mode, NodeNumber(number));
             let touched = match piece.mode {
                 Mode::Read => &mut self.reads[index],
-                Mode::Write | Mode::MayWrite => &mut self.writes[index],
+                Mode::Write | Mode::MayWrite | Mode::Atomic => &mut self.writes[index],
             };
             touched.push(piece.bytes());
         }

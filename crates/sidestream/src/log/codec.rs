@@ -48,7 +48,7 @@ const SOURCES: [SourceOrder; 3] = [
 /// The comparisons, by their code.
 const COMPARES: [Compare; 4] = [Compare::AtLeast, Compare::Equal, Compare::And, Compare::Nor];
 /// The modes of access, by their code.
-const MODES: [Mode; 3] = [Mode::Read, Mode::Write, Mode::MayWrite];
+const MODES: [Mode; 4] = [Mode::Read, Mode::Write, Mode::MayWrite, Mode::Atomic];
 
 /// Returns the code of a value: its index in the list.
 #[inline]
@@ -452,8 +452,7 @@ pub(super) fn read_op<R: Read>(
 fn read_access<R: Read>(input: &mut Input<R>, declared: &Declared) -> Result<Access, Error> {
     let word = input.number()?;
     let buffer = buffer_at(word >> 3, input, declared.newest())?;
-    let mode = MODES.get((word >> 1 & 3) as usize);
-    let mode = *mode.ok_or_else(|| input.malformed("a mode of access, 0 to 2"))?;
+    let mode = MODES[(word >> 1 & 3) as usize];
     let (start, end) = if word & 1 != 0 {
         let start = input.number()?;
         (start, start.saturating_add(input.number()?))

@@ -349,7 +349,7 @@ impl Sim {
     /// Reads the inputs of an operation, at its start, or writes its outputs, at its end.
     fn access(&mut self, part: Part, wrote: bool) {
         let Submitted { op, witness, .. } = &mut self.ops[part.op as usize];
-        // Bytes that the operation may write are read and written.
+        // Bytes that the operation may write, or accesses atomically, are read and written.
         let other = if wrote { Mode::Read } else { Mode::Write };
         let accesses = || op.accesses.iter().filter(|access| access.mode != other);
         // What was there is noted before anything is written, since accesses may overlap.

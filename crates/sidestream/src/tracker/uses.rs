@@ -115,7 +115,7 @@ impl<M: UseMark> History<M> {
             for mark in &cell.writes {
                 found(mark);
             }
-            if mode == Mode::Write {
+            if mode != Mode::Read {
                 for mark in &cell.reads {
                     found(mark);
                 }
@@ -152,7 +152,7 @@ impl<M: UseMark> History<M> {
         self.split_at(bytes.start);
         self.split_at(bytes.end);
         match mode {
-            Mode::Write | Mode::MayWrite => {
+            Mode::Write | Mode::MayWrite | Mode::Atomic => {
                 let first = self.first_behind(bytes.start);
                 let covered = self.cells[first..]
                     .iter()
@@ -291,7 +291,7 @@ impl<M: UseMark> Cell<M> {
     #[inline(always)]
     fn note(&mut self, mode: Mode, mark: M) {
         match mode {
-            Mode::Write | Mode::MayWrite => {
+            Mode::Write | Mode::MayWrite | Mode::Atomic => {
                 self.reads.clear();
                 match &mut self.writes[..] {
                     [earlier] => *earlier = mark,

@@ -161,6 +161,9 @@ impl Reader {
         for text in fields.list("may_write") {
             touch(self, text, Mode::MayWrite);
         }
+        for text in fields.list("atomic") {
+            touch(self, text, Mode::Atomic);
+        }
         for text in fields.list("w") {
             touch(self, text, Mode::Write);
         }

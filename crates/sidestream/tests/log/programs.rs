@@ -171,7 +171,8 @@ impl Random {
                 start = self.below(bytes + 1);
                 end = start + self.below(bytes - start + 1);
             }
-            let mode = [Mode::Read, Mode::Write, Mode::MayWrite][self.below(3) as usize];
+            let mode =
+                [Mode::Read, Mode::Write, Mode::MayWrite, Mode::Atomic][self.below(4) as usize];
             let buffer = BufferId(buffer);
             accesses.push(Access {
                 buffer,

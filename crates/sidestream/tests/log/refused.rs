@@ -350,7 +350,6 @@ fn the_reader_refuses_what_the_writer_refuses() {
         (after(&[0x93, 1, 0]), "call site 1 is named"),
         (after(&[0xd3, 0, 1, 0, 0]), "thread 1 is named"),
         (after(&[0x93, 0, 1, 8]), "distance from the newest buffer"),
-        (after(&[0x93, 0, 1, 6]), "a mode of access"),
         (after(&[0xa3, 0, 0, 0, 3, 0]), "an order, 0 to 2"),
         (after(&[0xa5, 0, 0, 0, 0, 4, 0]), "a comparison, 0 to 3"),
         (after(&[0x93, 0, 1, 1, 90, 11]), "bytes 90..101 of buffer 0"),

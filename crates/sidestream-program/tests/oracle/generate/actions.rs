@@ -165,21 +165,31 @@ impl Gen {
             self.set_device(t, device);
         }
         let repeat = self.rng.percent(8).then(|| 1 + self.rng.below(4) as u64);
-        let (writes, may_write) = self.known_and_guessed(&w);
+        let (writes, may_write, atomic) = self.known_and_guessed(&w);
         let act = Act::Kernel {
             s: self.name(s),
             r: r.clone(),
             w: writes,
             may_write,
+            atomic,
             repeat,
             programmatic: false,
         };
         self.work(t, s, &r, &w, act);
     }
 
-    /// Returns which of the written parts are known to be written, and which only may be.
-    fn known_and_guessed(&mut self, w: &[Part]) -> (Vec<Part>, Vec<Part>) {
-        w.iter().cloned().partition(|_| self.rng.percent(85))
+    /// Returns which of the written parts are known to be written, which only may be, and which are atomic.
+    fn known_and_guessed(&mut self, w: &[Part]) -> (Vec<Part>, Vec<Part>, Vec<Part>) {
+        let (mut writes, mut may_write, mut atomic) = (Vec::new(), Vec::new(), Vec::new());
+        for part in w {
+            let list = match self.rng.below(100) {
+                ..70 => &mut writes,
+                70..85 => &mut atomic,
+                _ => &mut may_write,
+            };
+            list.push(part.clone());
+        }
+        (writes, may_write, atomic)
     }
 
     pub(super) fn any_memory(&mut self) -> &'static [MemKind] {
@@ -343,13 +353,14 @@ impl Gen {
         let g = self.rng.pick(&["g0", "g1"]).to_string();
         let r = self.parts(&[MemKind::Dev, MemKind::Pinned], 1);
         let w = self.parts(&[MemKind::Dev], 2);
-        let (writes, may_write) = self.known_and_guessed(&w);
+        let (writes, may_write, atomic) = self.known_and_guessed(&w);
         let act = Act::GraphLaunch {
             s: self.name(s),
             g: g.clone(),
             r: r.clone(),
             w: writes,
             may_write,
+            atomic,
         };
         let captured = self.streams[s].capture.is_some();
         if !captured

@@ -106,6 +106,7 @@ impl Gen {
                     r: vec![buf],
                     w: Vec::new(),
                     may_write: Vec::new(),
+                    atomic: Vec::new(),
                     repeat: None,
                     programmatic: false,
                 },
@@ -133,6 +134,7 @@ impl Gen {
                     r: Vec::new(),
                     w: Vec::new(),
                     may_write: Vec::new(),
+                    atomic: Vec::new(),
                 },
             },
         ))

@@ -29,6 +29,7 @@ impl Gen {
                     r: r.clone(),
                     w: w.clone(),
                     may_write: Vec::new(),
+                    atomic: Vec::new(),
                     repeat: None,
                     programmatic: false,
                 };

@@ -95,7 +95,13 @@ impl Run<'_> {
                     .copied()
                     .take_while(|&c| c < hi)
                     .collect();
-                if cells.is_empty() || (a.mode == Mode::Read && b.mode == Mode::Read) {
+                let harmless = match (a.mode, b.mode) {
+                    (Mode::Read, Mode::Read) => true,
+                    // Two tenants of some bytes are not meant to add to the same number.
+                    (Mode::Atomic, Mode::Atomic) => a.buffer == b.buffer,
+                    _ => false,
+                };
+                if cells.is_empty() || harmless {
                     continue;
                 }
                 let running = self.early.get(&b.op);
@@ -186,14 +192,15 @@ impl Run<'_> {
 
     /// Returns whether nothing comes in between, in the order of the list, for one cell of memory: no write (a birth
     /// or an end counts), and if the first one reads, no later read of the same stream or thread. A host function
-    /// belongs to its stream.
+    /// belongs to its stream. Of what may write, and of what is atomic, the same is true.
     pub(super) fn adjacent(&self, a: &Access, b: &Access, cell: u64) -> bool {
         !self.accesses.iter().any(|k| {
             let between = a.op < k.op && k.op < b.op;
             let here = k.bytes.region == a.bytes.region && k.bytes.lo <= cell && cell < k.bytes.hi;
             let hides = match (a.mode, k.mode) {
                 (Mode::Read, Mode::Read) | (Mode::MayWrite, Mode::MayWrite) => k.place == a.place,
-                (_, Mode::Read | Mode::MayWrite) => false,
+                (Mode::Atomic, Mode::Atomic) => k.place == a.place && k.buffer == a.buffer,
+                (_, Mode::Read | Mode::MayWrite | Mode::Atomic) => false,
                 _ => true,
             };
             between && here && hides
@@ -220,7 +227,7 @@ impl Run<'_> {
             matches!(act(b), Act::CudaFree { .. }) && !self.buffers[&b.buffer].from_malloc_async;
         let r31 = (r31 || r67)
             && matches!(a.place, Place::Stream(_))
-            && matches!(a.mode, Mode::Read | Mode::Write | Mode::MayWrite);
+            && !matches!(a.mode, Mode::Birth | Mode::End);
         let returned = self
             .graph
             .node(a.op, Point::Return)
@@ -265,7 +272,7 @@ pub(super) fn kind_of(a: &Access, b: &Access) -> Kind {
     // What may write is taken to do both: a later read reads what it wrote, and it reads what was written before.
     let (writes, reads) = (
         |x: &Access| x.mode != Mode::Read,
-        |x: &Access| x.mode != Mode::Write,
+        |x: &Access| !matches!(x.mode, Mode::Write | Mode::Atomic),
     );
     // Between host and device, what the host does counts, not which op is listed first.
     let (earlier, later) = match (a.host, b.host) {

@@ -52,6 +52,7 @@ impl Run<'_> {
                 r,
                 w,
                 may_write,
+                atomic,
                 programmatic,
                 ..
             } => {
@@ -64,7 +65,8 @@ impl Run<'_> {
                 }
                 let before = self.streams[stream].kernels.clone();
                 let node = self.submit_work(here, stream, s, r, w, false)?;
-                self.guesses(here, stream, s, may_write, node);
+                self.more(here, stream, s, may_write, Mode::MayWrite, node);
+                self.more(here, stream, s, atomic, Mode::Atomic, node);
                 if node.is_some() {
                     // R66: a kernel after an early one may start before that one is complete, or the ones before it.
                     let mut running = if *programmatic { before } else { Vec::new() };
@@ -163,10 +165,12 @@ impl Run<'_> {
                 r,
                 w,
                 may_write,
+                atomic,
             } => {
                 let stream = self.stream(s);
                 let node = self.submit_work(here, stream, s, r, w, false)?;
-                self.guesses(here, stream, s, may_write, node);
+                self.more(here, stream, s, may_write, Mode::MayWrite, node);
+                self.more(here, stream, s, atomic, Mode::Atomic, node);
                 if let Some(node) = node {
                     // R49: a launch comes after the earlier launch of the same graph.
                     if let Some(&earlier) = self.graph_runs.get(g) {

@@ -52,6 +52,7 @@ pub(super) enum Mode {
     Write,
     /// Reads or writes; the text does not tell which.
     MayWrite,
+    Atomic,
     /// `malloc_async`
     Birth,
     /// `free_async`, `cuda_free`, `free_pinned`

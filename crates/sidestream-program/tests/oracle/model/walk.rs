@@ -339,13 +339,14 @@ impl Run<'_> {
         Ok(Some(self.submit(here, stream, false)))
     }
 
-    /// Adds the accesses of work that may only be reads. Captured work has no node.
-    pub(super) fn guesses(
+    /// Adds accesses of other modes. Captured work has no node.
+    pub(super) fn more(
         &mut self,
         here: &Here,
         stream: usize,
         shown: &str,
         parts: &[Part],
+        mode: Mode,
         node: Option<usize>,
     ) {
         let side = Side {
@@ -354,7 +355,7 @@ impl Run<'_> {
             host: false,
         };
         for (part, node) in parts.iter().zip(node.into_iter().cycle()) {
-            self.access(here, node, part, Mode::MayWrite, &side);
+            self.access(here, node, part, mode, &side);
         }
     }
 

@@ -55,6 +55,7 @@ impl Act {
                 r,
                 w,
                 may_write,
+                atomic,
                 repeat,
                 programmatic,
             } => of(
@@ -64,6 +65,7 @@ impl Act {
                     ("r", &List(r)),
                     ("w", &List(w)),
                     ("may_write", &List(may_write)),
+                    ("atomic", &List(atomic)),
                     ("repeat", &maybe(repeat)),
                     ("programmatic", &yes(*programmatic)),
                 ],
@@ -114,6 +116,7 @@ impl Act {
                 r,
                 w,
                 may_write,
+                atomic,
             } => of(
                 "graph_launch",
                 &[
@@ -122,6 +125,7 @@ impl Act {
                     ("r", &List(r)),
                     ("w", &List(w)),
                     ("may_write", &List(may_write)),
+                    ("atomic", &List(atomic)),
                 ],
             ),
             Act::Record { ev, s } => of("record", &[("ev", ev), ("s", s)]),

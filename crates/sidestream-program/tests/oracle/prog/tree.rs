@@ -85,6 +85,7 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
             r: parts("r"),
             w: parts("w"),
             may_write: parts("may_write"),
+            atomic: parts("atomic"),
             repeat: told.number("repeat").filter(|&n| n != 1),
             programmatic: told.maybe("programmatic").as_deref() == Some("true"),
         },
@@ -130,6 +131,7 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
             r: parts("r"),
             w: parts("w"),
             may_write: parts("may_write"),
+            atomic: parts("atomic"),
         },
         "record" => Act::Record {
             ev: text("ev"),
