@@ -222,6 +222,7 @@ fn calls_are_heard_by_the_probe_and_what_it_tells_is_written() {
     let of = |tag| records.iter().filter(move |(head, _)| head.tag == tag);
     let touched: Vec<_> = of(Tag::Touched).map(|(_, record)| &record[..3]).collect();
     assert_eq!(touched, [[2, 1, "scale\nadd".len() as u64]]);
+    assert_eq!(of(Tag::Map).count(), 1);
     assert!(of(Tag::Call).all(|(_, record)| record[0] != 0xbad));
 }
 

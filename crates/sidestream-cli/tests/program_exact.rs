@@ -1,10 +1,7 @@
 //! Tests what is reported of kernels whose accesses were heard to the byte, from the words that a program would write.
 
 use sidestream_inject::calls::CALLS;
-use sidestream_inject::wire::{HEAD, HEADER_WORDS, Head, MAX_WORDS, Tag};
-
-use crate::command::FOLDER;
-use crate::program_graphs::told;
+use sidestream_inject::wire::{Head, MAX_WORDS, Tag};
 
 /// The first address of memory of 64 KiB.
 const MEMORY: u64 = 0x7f00_0000_0000;
@@ -266,64 +263,83 @@ fn nodes_race_with_each_other_and_a_graph_with_what_is_beside_it() {
     check_graph([none, none], (WRITE, 4096, 4097), &beside);
 }
 
-/// The address at which the program encoded a tensor map.
-const MAP: u64 = 0x7ffc_0000;
+/// The name of a map by which kernels copy, in place of its hash.
+const MAP: u64 = 0x9e37;
+/// The address of the maps that a driver encoded.
+const ENCODED: u64 = 0x7faa_3600_0000;
 
-fn hash(words: &[u64]) -> u64 {
-    words.iter().fold(0, |hash, word| {
-        let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        hash ^ hash >> 29
-    })
-}
-
-/// The words of a map.
-fn map(first: u64) -> Vec<u64> {
-    (first..first + 16).collect()
+/// The halves of the words of a map of 32 rows of 64 floats, 256 bytes apart, with boxes of 8 rows of 16 floats.
+fn map(steps: [u32; 2]) -> [u32; 16] {
+    let memory = MEMORY as u32;
+    let (side, steps) = (15 << 24, (steps[0] - 1) | (steps[1] - 1) << 3);
+    [
+        memory,
+        0x7f00,
+        0x390,
+        16,
+        0,
+        0,
+        0,
+        0,
+        63,
+        31,
+        0,
+        0,
+        0,
+        side | steps,
+        7,
+        0,
+    ]
 }
 
 impl RingWords {
-    /// Encodes a map of 32 rows of 64 floats, 256 bytes apart, with boxes of 8 rows of 16 floats.
-    fn encode(&mut self, words: &[u64], steps: [u64; 2]) {
-        let arguments = [MAP, 7 | 2 << 32, MEMORY, 1, 1, 1, 1, 0, 0];
-        let arrays = [&[2, 64, 32, 1, 256, 2, 16, 8, 2], &steps[..]].concat();
-        self.call(
-            "cuTensorMapEncodeTiled",
-            &[&arguments, words, &arrays].concat(),
-        );
+    fn map(&mut self, halves: [u32; 16]) {
+        let (pairs, _) = halves.as_chunks();
+        let words = pairs
+            .iter()
+            .map(|&[low, high]| u64::from(low) | u64::from(high) << 32);
+        let all: Vec<u64> = [MAP].into_iter().chain(words).chain([0; 8]).collect();
+        self.record(Tag::Map, 0, &all);
     }
 
-    fn boxes(&mut self, number: u64, words: &[u64], what: u64, coordinates: [i32; 2]) {
-        let [x, y] = coordinates.map(|at| u64::from(at as u32));
-        let one = [hash(words), what | 2 << 16, x | y << 32, 0, 0];
-        self.record(Tag::Boxes, 0, &[&[number], &one[..]].concat());
+    fn boxes(&mut self, number: u64, hash: u64, what: u64, at: &[i32]) {
+        let mut each = [0; 6];
+        for (word, at) in each.iter_mut().zip(at) {
+            *word = u64::from(*at as u32);
+        }
+        let [a, b, c, d, e, f] = each;
+        let what = what | (at.len() as u64) << 16;
+        let one = [number, hash, what, a | b << 32, c | d << 32, e | f << 32];
+        self.record(Tag::Boxes, 0, &one);
     }
 
-    /// A launch that writes boxes in one stream, beside one in another that reads four bytes in a row.
-    fn box_beside(&mut self, words: &[u64], coordinates: &[[i32; 2]], (column, row): (u64, u64)) {
+    /// A launch that copies boxes in one stream, beside one in another that reads some bytes. The map is told last.
+    fn box_beside(&mut self, map: [u32; 16], what: u64, boxes: &[&[i32]], start: u64, bytes: u64) {
         self.launch(0, 1);
         self.launch(1, 2);
-        for at in coordinates {
-            self.boxes(1, words, 1, *at);
+        self.map(map);
+        for at in boxes {
+            self.boxes(1, MAP, what, at);
         }
-        self.touched(1, &[]);
-        let at = 256 * row + 4 * column;
-        self.touched(2, &[(READ, at, at + 4)]);
+        self.record(Tag::Touched, 0, &[1]);
+        self.record(Tag::Touched, 0, &[2, start, start + bytes]);
     }
 }
 
 /// Checks boxes, and an element in another stream that is inside one or not.
 #[track_caller]
-fn check_box(coordinates: &[[i32; 2]], steps: [u64; 2], place: (u64, u64), is_inside: bool) {
-    let (mut words, map) = (RingWords::new(), map(1));
-    words.encode(&map, steps);
-    words.box_beside(&map, coordinates, place);
+fn check_box(boxes: &[&[i32]], steps: [u32; 2], (column, row): (u64, u64), is_inside: bool) {
+    let mut words = RingWords::new();
+    words.box_beside(map(steps), 1, boxes, MEMORY + 256 * row + 4 * column, 4);
     let report = check(&words, &[if is_inside { "1 race\n" } else { "no race\n" }]);
     assert!(!report.contains("exact:"), "{report}");
 }
 
 #[test]
 fn boxes_of_tensor_maps_touch_their_rows() {
-    let box_at = |at, (column, row), is_inside| check_box(&[at], [1, 1], (column, row), is_inside);
+    let box_at = |at: [i32; 2], (column, row), is_inside| {
+        check_box(&[&at], [1, 1], (column, row), is_inside)
+    };
     // The corners, and their neighbours.
     for (place, is_inside) in [
         ((16, 8), true),
@@ -344,32 +360,60 @@ fn boxes_of_tensor_maps_touch_their_rows() {
     box_at([60, -2], (0, 1), false);
     box_at([60, -2], (63, 6), false);
     // Side by side, with and without a gap.
-    check_box(&[[32, 0], [0, 0], [16, 0], [16, 0]], [1, 1], (47, 7), true);
-    check_box(&[[32, 0], [0, 0]], [1, 1], (16, 7), false);
+    check_box(
+        &[&[32, 0], &[0, 0], &[16, 0], &[16, 0]],
+        [1, 1],
+        (47, 7),
+        true,
+    );
+    check_box(&[&[32, 0], &[0, 0]], [1, 1], (16, 7), false);
     // Each third column, and each second row.
-    check_box(&[[0, 0]], [3, 2], (15, 6), true);
-    check_box(&[[0, 0]], [3, 2], (14, 6), false);
-    check_box(&[[0, 0]], [3, 2], (15, 5), false);
-    check_box(&[[-2, 0]], [3, 2], (1, 0), true);
-    check_box(&[[-2, 0]], [3, 2], (0, 0), false);
+    check_box(&[&[0, 0]], [3, 2], (15, 6), true);
+    check_box(&[&[0, 0]], [3, 2], (14, 6), false);
+    check_box(&[&[0, 0]], [3, 2], (15, 5), false);
+    check_box(&[&[-2, 0]], [3, 2], (1, 0), true);
+    check_box(&[&[-2, 0]], [3, 2], (0, 0), false);
+}
+
+/// Checks a map of the driver's by a box, and by the byte at an offset, which another stream reads.
+#[track_caller]
+fn check_encoded(halves: [u32; 16], what: u64, at: &[i32], offset: u64, expected: &str) {
+    let mut words = RingWords::new();
+    words.call("cuMemAlloc_v2", &[0, 1 << 41, ENCODED]);
+    words.box_beside(halves, what, &[at], ENCODED + offset, 1);
+    check(&words, &[expected]);
 }
 
 #[test]
-fn an_injected_library_writes_what_tensor_maps_are_made_of() {
-    let file = format!("{FOLDER}/map.{}", std::process::id());
-    let ran = told(&["check", "--light"], &["map", &file]);
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{}", ran.out);
-    let ring = std::fs::read(&file).expect("the program has copied its ring");
-    std::fs::remove_file(&file).expect("the file is there");
-    let (ring, _) = ring.as_chunks();
-    let ring: Vec<u64> = ring.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    let heard = &ring[HEADER_WORDS..][..ring[HEAD] as usize];
-    for ((column, row), expected) in [((31, 15), "1 race\n"), ((32, 15), "no race\n")] {
-        let mut words = RingWords::new();
-        words.0.splice(0..0, heard.iter().copied());
-        words.box_beside(&map(1), &[[16, 8]], (column, row));
-        check(&words, &[expected]);
-    }
+#[rustfmt::skip]
+fn tensor_maps_are_read_as_the_driver_encodes_them() {
+    const RACE: &str = "1 race\n";
+    // 128 rows of 256 floats in boxes of 16 rows of 32.
+    let floats = [0x3600_0000, 0x7faa, 0x390, 0x40, 0, 0, 0, 0, 0xff, 0x7f, 0, 0, 0, 0x1f00_0000, 0xf, 0];
+    check_encoded(floats, 1, &[224, 112], 1024 * 127 + 1023, RACE);
+    check_encoded(floats, 1, &[224, 112], 1024 * 127 + 895, "no race\n");
+    check_encoded(floats, 1, &[224, 113], 1024 * 112 + 1023, "no race\n");
+    // 256, 128, 5, 7, 9 floats in boxes of 32, 2, 3, 2, 4, of which each 1st, 2nd, 3rd, 4th, 5th is copied.
+    let deep = [
+        0x3600_0000, 0x7faa, 0x3c0, 0x40, 0x2000, 0x3_0000, 0x15_0000, 0, 0xff, 0x7f, 4, 6, 8, 0x1f00_4688, 0x0301_0201, 0,
+    ];
+    let last = 4 * 255 + 1024 * 127 + 0x2_0000 * 4 + 0x30_0000 * 6 + 0x150_0000 * 8;
+    check_encoded(deep, 1, &[224, 127, 4, 6, 8], last, RACE);
+    check_encoded(deep, 1, &[224, 126, 4, 6, 8], last, "no race\n");
+    check_encoded(deep, 1, &[224, 127, 1, 6, 8], last, "no race\n");
+    check_encoded(deep, 1, &[224, 127, 4, 3, 8], last, "no race\n");
+    check_encoded(deep, 1, &[224, 127, 4, 6, 4], last, "no race\n");
+    // The largest: 128 rows of 2^32 bytes, and strides of 2^36 to 2^39 bytes.
+    let wide = [0x3600_0000, 0x7faa, 0x10, 0x1000_0000, 0, 0, 0, 0, u32::MAX, 0x7f, 0, 0, 0, 0x1f00_0000, 0xf, 0];
+    check_encoded(wide, 1, &[i32::MAX, 112], (127 << 32) + (1 << 31) + 30, RACE);
+    check_encoded(wide, 1, &[i32::MAX, 112], (127 << 32) + (1 << 31) + 31, "no race\n");
+    let far = [0x3600_0000, 0x7faa, 0x40, 0, 0, 0, 0, 0x8421, 1, 1, 1, 1, 1, 0, 0, 0];
+    check_encoded(far, 1, &[1, 1, 1, 1, 1], (0xf << 36) + 1, RACE);
+    check_encoded(far, 1, &[1, 1, 0, 1, 1], (0xf << 36) + 1, "no race\n");
+    // Not a tiled map, though a tiled copy: it may write all bytes of the tensor, here 8 * 4 * 4 * 4 float16.
+    let columns = [0x3600_0000, 0x7faa, 0x6331, 1, 4, 16, 0, 0, 7, 3, 3, 3, 0, 0, 0, 0];
+    check_encoded(columns, 1, &[0, 0, 0, 0], 1023, "1 race if its kernel writes");
+    check_encoded(columns, 1, &[0, 0, 0, 0], 1024, "no race\n");
 }
 
 #[test]
@@ -381,29 +425,21 @@ fn copies_by_other_tensor_maps_may_touch_all_of_them() {
         (1 << 8, 0, "no race\n"),
     ] {
         let mut words = RingWords::new();
-        words.encode(&map(1), [1, 1]);
-        words.launch(0, 1);
-        words.launch(1, 2);
-        words.boxes(1, &map(1), what, [0, 0]);
-        words.touched(1, &[]);
-        words.touched(2, &[(READ, offset, offset + 4)]);
+        words.box_beside(map([1, 1]), what, &[&[0, 0]], MEMORY + offset, 4);
         check(&words, &[expected]);
     }
-    // A map that got another address, and one that is not known.
-    let mut words = RingWords::new();
-    words.encode(&map(1), [1, 1]);
-    words.call(
-        "cuTensorMapReplaceAddress",
-        &[&[MAP, MEMORY + 0x8000], &map(2)[..]].concat(),
-    );
-    words.launch(0, 1);
-    words.launch(1, 2);
-    words.boxes(1, &map(2), 1, [0, 0]);
-    words.boxes(1, &map(3), 1, [0, 0]);
-    words.touched(1, &[]);
-    words.touched(2, &[(READ, 0, 4), (READ, 0x8000, 0x8004)]);
-    let unknown = "exact: 1 of 2 kernels were not seen to the byte: 1 with copies by a tensor map that is not known\n";
-    check(&words, &["1 race\n", unknown]);
+    // Packed elements, and more dimensions than there are; then a map that was not told.
+    let [mut packed, mut other] = [map([1, 1]); 2];
+    (packed[2], other[2]) = (0x590, 0x3f0);
+    for (halves, hash) in [(packed, MAP), (other, MAP), (map([1, 1]), MAP + 1)] {
+        let mut words = RingWords::new();
+        words.launch(0, 1);
+        words.map(halves);
+        words.boxes(1, hash, 1, &[0, 0]);
+        words.touched(1, &[]);
+        let unknown = "exact: 1 of 1 kernel were not seen to the byte: 1 with copies by a tensor map that is not known\n";
+        check(&words, &["no race\n", unknown]);
+    }
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::command::Ran;
 use crate::program::{compiled, linked, listened, listened_by};
 
 /// Runs the program of graphs as it is and repaired, and compares the parts of the report about the first.
@@ -62,17 +61,12 @@ fn an_update_changes_what_launches_do() {
     );
 }
 
-/// Runs the program that tells of calls that no driver executes.
-pub fn told(verb: &[&str], arguments: &[&str]) -> Ran {
+#[test]
+fn nodes_of_all_kinds_touch_what_they_say() {
     let options = ["-shared", "-fPIC", "-DLIBRARY"];
     let library = linked("told.c", Path::new("-lc"), &options);
     let program = linked("told.c", &library, &["-rdynamic"]);
-    listened_by(library, verb, &program, arguments)
-}
-
-#[test]
-fn nodes_of_all_kinds_touch_what_they_say() {
-    let run = |arguments: &[&str]| told(&["check"], arguments);
+    let run = |arguments: &[&str]| listened_by(library.clone(), &["check"], &program, arguments);
     for (what, expected) in [
         ("body", "1 race, 1 race if its kernel writes"),
         ("conditional", "1 race if its kernel writes"),

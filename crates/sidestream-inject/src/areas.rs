@@ -62,7 +62,7 @@ fn batch(mut rest: &[u64]) -> Vec<Copied> {
 }
 
 /// Returns the array at the beginning of some words, after its length, and leaves the rest.
-pub fn array<'a>(rest: &mut &'a [u64]) -> &'a [u64] {
+fn array<'a>(rest: &mut &'a [u64]) -> &'a [u64] {
     let (&len, after) = rest.split_first().unwrap_or((&0, &[]));
     let (array, after) = after.split_at_checked(len as usize).unwrap_or_default();
     *rest = after;

@@ -39,10 +39,6 @@ pub enum Behind {
     /// An array: the position of the pointer and of the number of elements, and the words of each element. The number of
     /// words comes before them.
     Array(Word, Word, u8),
-    /// An array of a tensor map: the position of the pointer, how many elements it has less than the tensor has dimensions, and
-    /// whether an element has 4 bytes rather than 8. The dimensions are the upper half of the second argument. Each element
-    /// becomes a word, and their number comes before them.
-    OfMap(Word, u8, bool),
 }
 
 /// A position among the words: first the arguments, then what is behind pointers.
@@ -156,12 +152,6 @@ pub enum Does {
     NodeSet(Word, Part, Option<Word>),
     /// Graph, whose edges change.
     Edges(Word),
-    /// A tensor map: the first of its 16 words. Then come its dimensions and strides, and if it is a tiled one its box and element
-    /// strides, as arrays. The arguments are the map, the type of elements and the number of dimensions, and the first address of
-    /// the tensor.
-    TensorMap(Word),
-    /// A tensor map gets another address: the first of its 16 words. The arguments are the map and the address.
-    TensorMapMoved(Word),
 }
 
 /// What a node of a graph does, and the first word that says more.
@@ -232,7 +222,7 @@ pub enum Made {
 /// and the word.
 pub const PARAMETER: u64 = 1 << 63;
 
-use Behind::{Array, OfMap, Words};
+use Behind::{Array, Words};
 use Does::*;
 use Moment::{Enter, Exit};
 
@@ -416,11 +406,6 @@ pub const CALLS: &[ApiCall] = &[
     call([727, 0], "cuGraphAddDependencies_v2", 5, Exit, Edges(0), &[]),
     call([519, 0], "cuGraphRemoveDependencies", 4, Exit, Edges(0), &[]),
     call([728, 0], "cuGraphRemoveDependencies_v2", 5, Exit, Edges(0), &[]),
-
-    call([697, 0], "cuTensorMapEncodeTiled", 9, Exit, TensorMap(9), &[Words(0, 16), OfMap(3, 0, false), OfMap(4, 1, false), OfMap(5, 0, true), OfMap(6, 0, true)]),
-    call([698, 0], "cuTensorMapEncodeIm2col", 11, Exit, TensorMap(11), &[Words(0, 16), OfMap(3, 0, false), OfMap(4, 1, false)]),
-    call([781, 0], "cuTensorMapEncodeIm2colWide", 11, Exit, TensorMap(11), &[Words(0, 16), OfMap(3, 0, false), OfMap(4, 1, false)]),
-    call([699, 0], "cuTensorMapReplaceAddress", 2, Exit, TensorMapMoved(2), &[Words(0, 16)]),
 ];
 
 impl ApiCall {
@@ -486,7 +471,7 @@ impl ApiCall {
         let from = usize::from(self.words);
         self.behind.iter().fold(from, |at, behind| match *behind {
             Words(_, count) => at + usize::from(count),
-            Array(..) | OfMap(..) => words
+            Array(..) => words
                 .get(at)
                 .map_or(at, |count| (*count as usize).saturating_add(at + 1)),
         })

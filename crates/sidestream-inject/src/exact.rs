@@ -114,7 +114,7 @@ pub fn begin(
 
 /// Writes a record for the probe, in any thread.
 extern "C" fn write(tag: u32, words: *const u64, len: usize) {
-    let tags = [Tag::Launches, Tag::Touched, Tag::Boxes];
+    let tags = [Tag::Launches, Tag::Touched, Tag::Boxes, Tag::Map];
     let tag = tags.into_iter().find(|known| *known as u32 == tag);
     if let (Some(probe), Some(tag)) = (PROBE.get(), tag)
         && !words.is_null()

@@ -273,8 +273,6 @@ fn matters(call: &ApiCall) -> bool {
             | Does::Edges(_)
             | Does::CaptureInfo(..)
             | Does::CaptureDependencies(..)
-            | Does::TensorMap(_)
-            | Does::TensorMapMoved(_)
     )
 }
 

@@ -33,8 +33,6 @@ const PER_THREAD: u16 = 1 << 15;
 const BEFORE: usize = CALL_WORDS - 1;
 /// The largest number of words of an array that is written.
 const MAX_BEHIND: u64 = 12_000;
-/// The largest number of dimensions of a tensor map.
-const MAX_DIMENSIONS: u64 = 5;
 /// The largest number of graphs of a conditional node that are written.
 const MAX_BODIES: u64 = 64;
 
@@ -297,24 +295,6 @@ impl Listener {
                     let all = if from == 0 { 0 } else { all.min(MAX_BEHIND) };
                     words.push(all);
                     (from, all as usize)
-                }
-                Behind::OfMap(at, less, is_half) => {
-                    let from = word(words, at) as *const u32;
-                    let rank = (word(words, 1) >> 32).min(MAX_DIMENSIONS);
-                    let rank = if from.is_null() { 0 } else { rank };
-                    let count = rank.saturating_sub(u64::from(less));
-                    words.push(count);
-                    for at in 0..count as usize {
-                        // SAFETY: the driver has read as many elements there; those of 8 bytes are aligned.
-                        words.push(unsafe {
-                            if is_half {
-                                u64::from(*from.add(at))
-                            } else {
-                                *from.cast::<u64>().add(at)
-                            }
-                        });
-                    }
-                    continue;
                 }
             };
             for offset in 0..count {

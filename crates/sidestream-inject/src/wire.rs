@@ -107,6 +107,8 @@ pub enum Tag {
     /// words; the class, the mode from bit 8 and the dimensions from bit 16 on, and bit 24 if it came before the wait; and
     /// three words of coordinates.
     Boxes = 20,
+    /// A tensor map, before the first [`Tag::Boxes`] that names it: the hash of its words, and these 16.
+    Map = 21,
 }
 
 /// What the host did.
@@ -138,9 +140,9 @@ impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
         use Tag::*;
-        const ALL: [Tag; 20] = [
+        const ALL: [Tag; 21] = [
             Call, Kernel, Problem, Skip, Module, Site, Line, Name, Activity, Range, Began, Dropped,
-            Stopped, Host, HostEnd, Proof, Returned, Launches, Touched, Boxes,
+            Stopped, Host, HostEnd, Proof, Returned, Launches, Touched, Boxes, Map,
         ];
         ALL.into_iter().find(|tag| *tag as u8 == number)
     }

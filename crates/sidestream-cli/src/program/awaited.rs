@@ -56,6 +56,8 @@ impl Awaited {
     pub fn take(&mut self, head: Head, record: &[u64]) -> bool {
         match head.tag {
             Tag::Touched | Tag::Boxes => self.arrives(head.tag, record),
+            // What launches touched needs them, whichever call comes next.
+            Tag::Map => return false,
             Tag::Launches => self.hold(head, record),
             _ if self.held.is_empty() => return false,
             _ => self.hold(head, record),

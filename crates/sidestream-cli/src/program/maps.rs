@@ -2,91 +2,36 @@
 
 use std::collections::HashMap;
 
-use sidestream_inject::areas::{array, words_at};
-use sidestream_inject::calls::Word;
-
 use super::touched::{EARLY, MAY_WRITE, Range};
 
-/// The tensor maps of a process, by the hash of their words. Those of long ago are forgotten, unless they are used.
+/// The tensor maps of a process, by the hash of their words.
 #[derive(Default)]
-pub struct Maps {
-    recent: HashMap<u64, Map>,
-    older: HashMap<u64, Map>,
-    /// By address in the host's memory: the map that was made there.
-    at: HashMap<u64, u64>,
-}
+pub struct Maps(HashMap<u64, Map>);
 
-#[derive(Clone)]
 struct Map {
     address: u64,
-    /// The bits of an element.
-    bits: u64,
+    /// The bytes of an element.
+    bytes: u64,
     /// By dimension, the innermost first: the elements, and the bytes from one to the next (of the innermost, none).
     dimensions: Vec<[u64; 2]>,
     /// By dimension: the box and the step, in elements. Empty if the map is not tiled.
     tile: Vec<[u64; 2]>,
 }
 
-/// The largest number of maps that are kept, twice.
-const MAPS: usize = 1 << 16;
+/// The largest number of maps that are kept. Each is told once; those beyond are not known.
+const MAPS: usize = 1 << 18;
 /// The largest number of ranges of a call, and of rows of a launch.
 const RANGES: usize = 4 << 20;
 
 impl Maps {
-    /// Takes a map that was encoded, by the words of the call and where the map begins there.
-    pub fn encoded(&mut self, words: &[u64], first: Word) {
-        const BITS: [u64; 16] = [8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6];
-        let [host, element, address] = words_at(words, 0);
-        let mut rest = words.get(usize::from(first) + 16..).unwrap_or_default();
-        let [elements, strides, sides, steps] = std::array::from_fn(|_| array(&mut rest));
-        let Some(&bits) = BITS.get(element as u32 as usize) else {
-            return;
-        };
-        if !(1..=5).contains(&elements.len()) || strides.len() + 1 != elements.len() {
-            return;
+    /// Takes a map, by the words of [`Tag::Map`](sidestream_inject::wire::Tag::Map).
+    pub fn add(&mut self, record: &[u64]) {
+        if let Some((&hash, words)) = record.split_first()
+            && let Some(map) = words.first_chunk().and_then(Map::of)
+            && self.0.len() < MAPS
+        {
+            self.0.insert(hash, map);
         }
-        let pairs = |x: &[u64], y: &[u64]| x.iter().zip(y).map(|(x, y)| [*x, *y]).collect();
-        let mut map = Map {
-            address,
-            bits,
-            dimensions: pairs(elements, &[&[0], strides].concat()),
-            tile: pairs(sides, steps),
-        };
-        let is_interleaved = words_at::<1>(words, 7)[0] as u32 != 0;
-        if map.tile.len() != elements.len() || is_interleaved {
-            map.tile.clear();
-        }
-        self.add(host, hash(words_at(words, first)), map);
-    }
-
-    /// Takes a map that got another address.
-    pub fn moved(&mut self, words: &[u64], first: Word) {
-        let [host, address] = words_at(words, 0);
-        if let Some(map) = self.at.get(&host).copied().and_then(|old| self.find(old)) {
-            let map = Map {
-                address,
-                ..map.clone()
-            };
-            self.add(host, hash(words_at(words, first)), map);
-        }
-    }
-
-    fn add(&mut self, host: u64, hash: u64, map: Map) {
-        if self.recent.len() >= MAPS {
-            self.older = std::mem::take(&mut self.recent);
-        }
-        if self.at.len() >= MAPS {
-            self.at.clear();
-        }
-        self.recent.insert(hash, map);
-        self.at.insert(host, hash);
-    }
-
-    fn find(&mut self, hash: u64) -> Option<&Map> {
-        if let Some(map) = self.older.remove(&hash) {
-            self.recent.entry(hash).or_insert(map);
-        }
-        self.recent.get(&hash)
     }
 
     /// Appends the bytes of boxes, by the words of [`Tag::Boxes`](sidestream_inject::wire::Tag::Boxes). Returns whether all are
@@ -103,7 +48,7 @@ impl Maps {
         boxes.dedup();
         let (mut boxes, mut is_known, mut rows) = (boxes.into_iter().peekable(), true, 0);
         while let Some((hash, what, at)) = boxes.next() {
-            let Some(map) = self.find(hash) else {
+            let Some(map) = self.0.get(&hash) else {
                 is_known = false;
                 continue;
             };
@@ -130,13 +75,47 @@ impl Maps {
 }
 
 impl Map {
+    /// Reads a map as devices do (measured under driver 580 on Hopper: NVIDIA documents no layout). The probe tells of maps
+    /// only where the driver encodes as it is read here. Returns `None` for packed elements.
+    fn of(words: &[u64; 16]) -> Option<Map> {
+        // By `CUtensorMapDataType`, up to bfloat16.
+        const BYTES: [u64; 11] = [1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2];
+        // Some bits of a half of a word, as the layout counts.
+        let bits = |half: usize, first: usize, count: usize| {
+            let half = words[half / 2] >> (32 * (half % 2)) & 0xffff_ffff;
+            half >> first & ((1 << count) - 1)
+        };
+        let rank = bits(2, 4, 3) as usize + 1;
+        let dimension = |at: usize| {
+            let stride = at.checked_sub(1).map_or(0, |outer| {
+                (bits(7, 4 * outer, 4) << 32 | bits(3 + outer, 0, 32)) << 4
+            });
+            [bits(8 + at, 0, 32) + 1, stride]
+        };
+        let tile = |at: usize| {
+            let side = match at.checked_sub(1) {
+                None => bits(13, 24, 8),
+                Some(outer) => bits(14, 8 * outer, 8),
+            };
+            [side + 1, bits(13, 3 * at, 3) + 1]
+        };
+        // Of interleaved layouts and im2col, boxes are not followed.
+        let is_tiled = bits(2, 0, 1) == 0 && bits(2, 11, 2) == 0;
+        Some(Map {
+            address: words[0],
+            bytes: *BYTES.get(bits(2, 7, 4) as usize)?,
+            dimensions: (rank <= 5).then(|| (0..rank).map(dimension).collect())?,
+            tile: (0..rank).filter(|_| is_tiled).map(tile).collect(),
+        })
+    }
+
     /// All bytes of the tensor.
     fn all(&self, class: u8) -> Range {
         let bytes = self
             .dimensions
             .iter()
             .map(|[elements, stride]| elements.saturating_sub(1).saturating_mul(*stride));
-        let row = self.dimensions[0][0].saturating_mul(self.bits).div_ceil(8);
+        let row = self.dimensions[0][0].saturating_mul(self.bytes);
         let bytes = bytes.fold(row, u64::saturating_add);
         (class, self.address, self.address.saturating_add(bytes))
     }
@@ -154,10 +133,10 @@ impl Map {
         // By dimension: the first element inside, their number, and the step.
         let inside = |(dimension, [side, step]): (usize, &[u64; 2])| {
             let (first, elements) = (at[4 - dimension], self.dimensions[dimension][0]);
-            let step = (*step).clamp(1, 1 << 32) as i64;
+            let step = *step as i64;
             let last = first.saturating_add_unsigned(*side);
             let end = if dimension == 0 { end } else { last };
-            let end = end.min(elements.min(1 << 40) as i64);
+            let end = end.min(elements as i64);
             let skipped = first.min(0).unsigned_abs().next_multiple_of(step as u64);
             let first = first.saturating_add_unsigned(skipped);
             let count = (end.saturating_sub(first).max(0) as u64).div_ceil(step as u64);
@@ -183,8 +162,8 @@ impl Map {
                 if *rows > RANGES || into.len() >= RANGES {
                     return false;
                 }
-                let start = row.wrapping_add(element * self.bits / 8);
-                let end = row.wrapping_add(((element + piece) * self.bits).div_ceil(8));
+                let start = row.wrapping_add(element * self.bytes);
+                let end = row.wrapping_add((element + piece) * self.bytes);
                 push(into, (class, start, end));
             }
             let Some(next) = places
@@ -208,12 +187,4 @@ fn push(into: &mut Vec<Range>, range: Range) {
         }
         _ => into.push(range),
     }
-}
-
-/// The hash by which a kernel's copies name a map.
-fn hash(words: [u64; 16]) -> u64 {
-    words.into_iter().fold(0, |hash, word| {
-        let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        hash ^ hash >> 29
-    })
 }

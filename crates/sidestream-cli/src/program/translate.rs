@@ -219,6 +219,7 @@ impl<T: Hears> Process<T> {
             Tag::Host => self.host(head, record),
             Tag::HostEnd => self.host_ended(head, record),
             Tag::Proof => self.proved(record),
+            Tag::Map => self.exact.maps.add(record),
             Tag::Launches => {
                 self.hear_exactly();
                 self.exact.launches(record);

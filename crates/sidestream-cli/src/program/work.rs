@@ -105,8 +105,6 @@ impl<T: Hears> Process<T> {
                 self.op(now, Kind::HostFunc { stream, raises }, &[]);
                 self.host_functions += 1;
             }
-            Does::TensorMap(first) => self.exact.maps.encoded(now.words, first),
-            Does::TensorMapMoved(first) => self.exact.maps.moved(now.words, first),
             _ => self.graph(call, now),
         }
     }

@@ -21,11 +21,10 @@ typedef struct {
 } Data;
 typedef void Heard(void *, int domain, unsigned call, const Data *);
 
-// A call with up to seven arguments: its number in CUPTI, then they.
-void tell(unsigned call, Word a, Word b, Word c, Word d, Word e, Word f, Word g);
-#define TELL(...) TELL_(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0, 0)
-#define TELL_(call, a, b, c, d, e, f, g, ...) \
-    tell(call, (Word)(a), (Word)(b), (Word)(c), (Word)(d), (Word)(e), (Word)(f), (Word)(g))
+// A call with up to six arguments: its number in CUPTI, then they.
+void tell(unsigned call, Word a, Word b, Word c, Word d, Word e, Word f);
+#define TELL(...) TELL_(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)
+#define TELL_(call, a, b, c, d, e, f, ...) tell(call, (Word)(a), (Word)(b), (Word)(c), (Word)(d), (Word)(e), (Word)(f))
 
 #ifdef LIBRARY
 
@@ -63,8 +62,8 @@ int cuFuncGetName(const char **name, Word kernel) {
     return 0;
 }
 
-void tell(unsigned call, Word a, Word b, Word c, Word d, Word e, Word f, Word g) {
-    const Word arguments[] = {a, b, c, d, e, f, g, 0, 0};
+void tell(unsigned call, Word a, Word b, Word c, Word d, Word e, Word f) {
+    const Word arguments[] = {a, b, c, d, e, f, 0, 0};
     const int result = 0;
     Word word = 0;
     Data data = {0, "", arguments, NULL, NULL, 7, 1, &word, 1};
@@ -83,7 +82,6 @@ enum {
     LAUNCH_KERNEL = 307, LAUNCH = 514, GRAPH_DESTROY = 517, ADD_DEPENDENCIES = 518, CLONE = 523, ADD_CHILD = 525, ADD_EVENT_RECORD = 589,
     MALLOC_ASYNC = 598, FREE_ASYNC = 600, CAPTURE_INFO = 629, UPDATE_CAPTURE = 631, ADD_ALLOC = 638, ADD_FREE = 639,
     INSTANTIATE = 643, ADD_KERNEL = 689, SET_KERNEL = 691, SET_EXEC_NODE = 714, CAPTURE_TO_GRAPH = 720, ADD_NODE = 723,
-    ENCODE_TILED = 697,
 };
 enum { BYTES = 4096, GRAPH = 0x900, BODY = 0x901, OTHER = 0x902, EXEC = 0x990, KERNEL = 0x100 };
 
@@ -137,15 +135,6 @@ int main(int count, char **arguments) {
         add(OTHER, 1, NULL, fill(a));
         TELL(ADD_CHILD, &node, GRAPH, NULL, 0, OTHER);
         TELL(GRAPH_DESTROY, OTHER);
-    } else if (strcmp(what, "map") == 0) {
-        // 32 rows of 64 floats in boxes of 8 rows of 16, each element. Then the ring is copied to a file.
-        const Word map[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-        const Word elements[] = {64, 32}, strides[] = {256};
-        const uint32_t box[] = {16, 8}, steps[] = {1, 1};
-        TELL(ENCODE_TILED, map, (Word)2 << 32 | 7, 0x7f0000000000, elements, strides, box, steps);
-        char copy[4096];
-        snprintf(copy, sizeof copy, "cp '%s'/[0-9]* '%s'", getenv("SIDESTREAM_RINGS"), arguments[2]);
-        return system(copy);
     } else if (strcmp(what, "clone") == 0) {
         add(OTHER, 1, NULL, fill(a));
         TELL(CLONE, &graph, OTHER);
