@@ -16,6 +16,7 @@ const ATOMIC: u64 = 2 << 60;
 const EARLY: u64 = 4 << 60;
 const MORE: u64 = 1 << 63;
 const INCOMPLETE: u64 = 1 << 62;
+const STORES: u64 = 1 << 60;
 
 /// What a process writes into its ring.
 struct RingWords(Vec<u64>);
@@ -456,6 +457,15 @@ fn what_is_not_known_to_the_byte_is_no_race_and_is_counted() {
     let missing = "exact: 3 of 5 kernels were not seen to the byte: 1 not watched, 1 not heard before the end, or too late, \
                    1 with more accesses than there is room for\n";
     check(&words, &["8 CUDA calls, no race\n", missing]);
+    // What was heard beside tensor stores counts.
+    let mut words = RingWords::new();
+    words.launch(0, 1);
+    words.launch(1, 2);
+    words.touched(1 | STORES | MORE, &[(WRITE, 0, 64)]);
+    words.touched(1, &[]);
+    words.touched(2, &[(READ, 63, 64)]);
+    let stores = "exact: 1 of 2 kernels were not seen to the byte: 1 with tensor stores, which NVIDIA's library does not tell\n";
+    check(&words, &["1 race\n", stores]);
     // More ranges than an operation may have: the largest are kept.
     let mut words = RingWords::new();
     words.launch(0, 1);

@@ -100,7 +100,7 @@ pub enum Tag {
     /// and the number of the launch. A kernel that is captured has its node, and zero. There may be several such records.
     Launches = 18,
     /// What a launch touched: its number, with bit 63 if more records of it follow, bit 62 if some accesses are missing, bit 61 if
-    /// some came before the wait of a dependent launch. Then pairs: an address with the class of access from bit 60 on (0 read,
+    /// some came before the wait of a dependent launch, bit 60 if it stores tensors, which is not heard. Then pairs: an address with the class of access from bit 60 on (0 read,
     /// 1 write, 2 atomic; and 4, before that wait), and the end.
     Touched = 19,
     /// The tensor copies of a launch, before its last [`Tag::Touched`]: its number; then for each, the hash of the tensor map's
@@ -189,6 +189,8 @@ pub const FRAMES: usize = 8;
 pub const MORE: u64 = 1 << 63;
 /// In the same word: some accesses of the launch are missing.
 pub const INCOMPLETE: u64 = 1 << 62;
+/// In the same word: the launch stores tensors, of which NVIDIA's library does not tell.
+pub const STORES: u64 = 1 << 60;
 /// In the same word: the bits of the launch's number.
 pub const LAUNCH: u64 = (1 << 48) - 1;
 

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use sidestream_inject::wire::{Head, INCOMPLETE, LAUNCH, MORE, Tag};
+use sidestream_inject::wire::{Head, INCOMPLETE, LAUNCH, MORE, STORES, Tag};
 
 /// What a launch touched, as far as it has arrived.
 #[derive(Default)]
@@ -16,6 +16,8 @@ pub struct Arrived {
     pub boxes: Vec<u64>,
     /// Whether some of it was lost.
     pub is_incomplete: bool,
+    /// Whether the kernel stores tensors, which is not heard.
+    pub stores_tensors: bool,
     /// Whether all of it has arrived.
     pub has_ended: bool,
 }
@@ -96,6 +98,7 @@ impl Awaited {
         } else {
             known.ranges.extend(rest);
             known.is_incomplete |= first & INCOMPLETE != 0;
+            known.stores_tensors |= first & STORES != 0;
             known.has_ended |= is_last;
         }
     }

@@ -50,6 +50,8 @@ pub enum Why {
     TooMuch,
     /// It copies by a tensor map that is not known, or too many boxes.
     Map,
+    /// It stores tensors.
+    Stores,
 }
 
 /// How much is not known to the byte of what kernels touched.
@@ -57,7 +59,7 @@ pub enum Why {
 pub struct Unseen {
     launches: u64,
     /// By reason.
-    unknown: [u64; 4],
+    unknown: [u64; 5],
     /// Bytes outside all memory.
     pub outside: u64,
     left_out: u64,
@@ -85,13 +87,14 @@ impl Unseen {
 
     /// Returns all of it, for programs.
     pub fn json(&self) -> Value {
-        let [not_watched, not_in_time, too_much, map] = self.unknown;
+        let [not_watched, not_in_time, too_much, map, stores] = self.unknown;
         json!({
             "launches": self.launches,
             "not_watched": not_watched,
             "not_in_time": not_in_time,
             "incomplete": too_much,
             "unknown_maps": map,
+            "tensor_stores": stores,
             "bytes_outside": self.outside,
             "bytes_left_out": self.left_out,
         })
@@ -99,11 +102,12 @@ impl Unseen {
 
     /// Returns what is not known, as lines; none if all is.
     pub fn text(&self) -> String {
-        const WHY: [&str; 4] = [
+        const WHY: [&str; 5] = [
             "not watched",
             "not heard before the end, or too late",
             "with more accesses than there is room for",
             "with copies by a tensor map that is not known",
+            "with tensor stores, which NVIDIA's library does not tell",
         ];
         let (unknown, mut out) = (self.unknown.iter().sum::<u64>(), String::new());
         if unknown > 0 {
@@ -163,8 +167,10 @@ impl Exact {
             Some(Why::NotInTime)
         } else if touched.is_incomplete {
             Some(Why::TooMuch)
+        } else if !are_known {
+            Some(Why::Map)
         } else {
-            (!are_known).then_some(Why::Map)
+            touched.stores_tensors.then_some(Why::Stores)
         }
     }
 
