@@ -183,7 +183,14 @@ fn a_call_of_several_launches_touches_what_all_of_them_do() {
 #[test]
 fn what_a_dependent_launch_touches_before_its_wait_may_come_early() {
     for (class, parts) in [
-        (EARLY, ["1 race unless its kernel waits", "RAW on", "op 4"]),
+        (
+            EARLY,
+            [
+                "calls, 1 race\n",
+                "RAW on",
+                "or: call `cudaGridDependencySynchronize()`",
+            ],
+        ),
         (0, ["no race", "", ""]),
     ] {
         let mut words = RingWords::new();

@@ -229,7 +229,10 @@ impl<'a> Lowering<'a> {
         }
         self.act(op.verb, fields, accesses)?;
         let mut kind = match op.verb.call()? {
-            Kind::Kernel { stream, .. } if fields.yes => Kind::DependentKernel { stream },
+            Kind::Kernel { stream, .. } if fields.yes => Kind::DependentKernel {
+                stream,
+                may_wait: true,
+            },
             kind => kind,
         };
         let mut streams = [fields.stream, fields.source].into_iter().flatten();

@@ -234,7 +234,7 @@ impl Verb {
             .first()
             .is_none_or(|access| access.mode != Mode::Read);
         let kind = match call.kind {
-            Kind::DependentKernel { stream } => Kind::kernel(stream),
+            Kind::DependentKernel { stream, .. } => Kind::kernel(stream),
             Kind::HostAccess if writes => return Some(Verb::HostWrite),
             kind => kind,
         };

@@ -215,6 +215,8 @@ pub enum Kind {
     DependentKernel {
         /// The stream in which the kernel runs.
         stream: StreamId,
+        /// Whether the kernel may wait itself before it touches memory; else its accesses were seen to come before it does.
+        may_wait: bool,
     },
     /// `cudaMemcpyAsync`.
     Copy {

@@ -219,7 +219,11 @@ impl<T: Hears> Process<T> {
         let (early, rest): (Vec<_>, Vec<_>) = ranges.into_iter().partition(is_early);
         let has_rest = early.is_empty() || !rest.is_empty();
         if !early.is_empty() {
-            self.kernel_touches(now, Kind::DependentKernel { stream }, early);
+            let kind = Kind::DependentKernel {
+                stream,
+                may_wait: false,
+            };
+            self.kernel_touches(now, kind, early);
         }
         if has_rest {
             self.kernel_touches(now, kernel, rest);

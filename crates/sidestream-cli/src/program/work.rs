@@ -124,7 +124,10 @@ impl<T: Hears> Process<T> {
         }
         let accesses = self.kernel_accesses(kernel, rest);
         let kind = if is_dependent {
-            Kind::DependentKernel { stream }
+            Kind::DependentKernel {
+                stream,
+                may_wait: true,
+            }
         } else {
             Kind::kernel(stream)
         };

@@ -231,7 +231,7 @@ impl Now {
         }
     }
 
-    /// Returns the step as one that may come before earlier kernels of its stream are complete.
+    /// Returns the step as one that may come before earlier kernels of its stream are complete, and may not.
     pub(super) fn early(&self) -> Now {
         let deed = Deed(self.deed.0 | Deed::EARLY);
         Now { deed, ..*self }
@@ -323,7 +323,7 @@ impl Use {
         self.deed.0 & Deed::WRITES != 0
     }
 
-    /// Whether the access may come before earlier kernels of its stream are complete.
+    /// Whether the access may come before earlier kernels of its stream are complete, and may not.
     pub(super) fn is_early(&self) -> bool {
         self.deed.0 & Deed::EARLY != 0
     }

@@ -105,7 +105,7 @@ impl Lints {
     /// Examines a call that succeeded, before the clocks are updated for it.
     #[inline]
     pub(super) fn before(&mut self, op: &Op, order: &mut Order, clocks: &Clocks) {
-        if let Kind::Kernel { stream, .. } | Kind::DependentKernel { stream } = op.kind
+        if let Kind::Kernel { stream, .. } | Kind::DependentKernel { stream, .. } = op.kind
             && order.device_of(stream) != order.current_device(op.thread)
         {
             self.add(op, LintCode::ForeignDeviceLaunch);

@@ -317,9 +317,10 @@ impl Checker {
                         waits.met(first, &known);
                     });
                 }
-                if step.early == Early::Kernels {
+                if let Early::Kernels { may_wait } = step.early {
+                    let early = if may_wait { now.early() } else { now };
                     let since = kernels[epoch.chain as usize];
-                    shadow.overlapping(&op.accesses, since, &now.early(), found);
+                    shadow.overlapping(&op.accesses, since, &early, found);
                 } else if op.kind.class() == Class::Kernel {
                     *crate::order::grow(kernels, epoch.chain) = epoch.tick;
                 }

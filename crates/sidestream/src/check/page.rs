@@ -207,7 +207,11 @@ impl Page<'_> {
         if let Some(declare) = declare.filter(|declare| !declare.is_empty()) {
             out += &format!("       with `streams: {{{}}}`\n", declare.join(", "));
         }
-        if let Some(settled) = race.doubt.and_then(Doubt::settled_by) {
+        // A kernel that starts early, as one that may.
+        let is_early =
+            matches!(race.fix, Fix::WaitStream { stream, source, .. } if stream == source);
+        let doubt = race.doubt.or(is_early.then_some(Doubt::MayStartEarly));
+        if let Some(settled) = doubt.and_then(Doubt::settled_by) {
             out += &format!("   or: {settled}\n");
         }
         // The caching allocator itself would have waited, had it known of the use.

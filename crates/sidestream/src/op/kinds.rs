@@ -232,7 +232,7 @@ kinds! {
     36 WriteValue { stream: Stream, word: Flag, value: Count, fenced: Yes } "write value" "cuStreamWriteValue32" Class::Record;
     37 WaitValue { stream: Stream, word: Flag, value: Count, compare: Compare } "wait value" "cuStreamWaitValue32" Class::Wait;
     38 WaitOutside { stream: SomeStream } "wait" "wait for another process" Class::Wait;
-    39 DependentKernel { stream: Stream } "kernel" "cudaLaunchKernelExC" Class::Kernel;
+    39 DependentKernel { stream: Stream, may_wait: Yes } "kernel" "cudaLaunchKernelExC" Class::Kernel;
     40 HostUnregister {} "call" "cudaHostUnregister" Class::Free;
 }
 

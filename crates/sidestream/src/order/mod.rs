@@ -137,8 +137,9 @@ pub enum Early {
     Nothing,
     /// The reads, at any time after the call (R63).
     Reads,
-    /// All, before the kernels right before the step in its stream are complete (R66).
-    Kernels,
+    /// All, before the kernels right before the step in its stream are complete (R66); if the step may wait, it is not known
+    /// whether they do.
+    Kernels { may_wait: bool },
 }
 
 /// What a step has to do with waits for what no call shows; such a wait may come after any step (R64, R65).

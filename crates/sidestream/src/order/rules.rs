@@ -26,13 +26,13 @@ impl Order {
                 self.streams[stream.0 as usize].after_kernel = runs == Runs::Now;
                 Ok(runs)
             }
-            Kind::DependentKernel { stream } => {
+            Kind::DependentKernel { stream, may_wait } => {
                 let follows_kernel = self.streams[stream.0 as usize].after_kernel;
                 let runs = self.work(stream, thread, None, steps)?;
                 if runs == Runs::Now {
                     self.streams[stream.0 as usize].after_kernel = true;
                     if follows_kernel {
-                        steps[0].early = Early::Kernels;
+                        steps[0].early = Early::Kernels { may_wait };
                     }
                 }
                 Ok(runs)

@@ -286,7 +286,10 @@ impl Random {
             37 => Kind::WaitOutside {
                 stream: yes.then_some(stream),
             },
-            38 => Kind::DependentKernel { stream },
+            38 => Kind::DependentKernel {
+                stream,
+                may_wait: yes,
+            },
             39 => Kind::HostUnregister,
             _ => Kind::CopyPeer {
                 stream,
