@@ -238,6 +238,13 @@ fn nodes_of_graphs_and_of_captures_are_told() {
     let records = installed.records(&["--exact"], &program, "launches");
     assert_eq!(launches(&records, "cuLaunchKernel"), [[0x71, 0]]);
     assert_eq!(launches(&records, "cuGraphLaunch"), [[7, 2, 8, 3]]);
+    // A program that launches nothing was heard to the byte, too.
+    let program = program.to_str().expect("UTF-8");
+    let ran = installed.run(
+        &[],
+        &["--exact", "--json", "--", program, "edges", "repaired"],
+    );
+    assert!(ran.out.contains("\"exact\":{"), "{}{}", ran.out, ran.err);
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub struct Session<T> {
     processes: Vec<(SharedRing, Process<T>)>,
     /// Files in the folder that are open, or that cannot be.
     known: HashSet<PathBuf>,
+    /// Whether kernels are heard to the byte.
+    is_exact: bool,
     /// Makes the receiver of a process, by the process's number and its place among the processes.
     begin: Box<dyn FnMut(u32, usize) -> Result<T, Failure>>,
 }
@@ -119,6 +121,7 @@ impl<T: Hears + Default> Session<T> {
                 child,
                 processes: Vec::new(),
                 known: HashSet::new(),
+                is_exact: options.exact.is_some(),
                 begin: Box::new(begin),
             }),
             Err(failure) => {
@@ -220,6 +223,9 @@ impl<T: Hears + Default> Session<T> {
                         Ok(told) => {
                             let mut process = Process::default();
                             process.told = told;
+                            if self.is_exact {
+                                process.hear_exactly();
+                            }
                             self.processes.push((ring, process));
                         }
                         Err(failure) => {
