@@ -1,2 +1,453 @@
-// What runs behind the accesses of kernels.
+// What runs behind each access to global memory of every kernel of a program.
+//
+// Compiled by the user's own nvcc: see `exact.rs`. VERSION is that of NVIDIA's library, since 13.3 and 13.5 changed
+// the arguments of callbacks.
+#include <sanitizer_patching.h>
+
 #include "table.h"
+
+namespace {
+
+using u64 = unsigned long long;
+
+__device__ __forceinline__ Entry unpacked(uint4 v) { return {(u64)v.y << 32 | v.x, v.z, v.w}; }
+// In one piece, from the cache.
+__device__ __forceinline__ uint4 loaded(const void* at) {
+    uint4 v;
+    asm volatile("ld.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+    return v;
+}
+__device__ __forceinline__ u64 current(const u64* at) { return *reinterpret_cast<const volatile u64*>(at); }
+__device__ __forceinline__ uint32_t current(const uint32_t* at) { return *reinterpret_cast<const volatile uint32_t*>(at); }
+__device__ __forceinline__ void put(u64* at, u64 word) { *reinterpret_cast<volatile u64*>(at) = word; }
+__device__ __forceinline__ void put(uint32_t* at, uint32_t word) { *reinterpret_cast<volatile uint32_t*>(at) = word; }
+__device__ __forceinline__ uint32_t lane_number() {
+    uint32_t lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+// The number of the running grid, which the library knows as `gridId`.
+__device__ __forceinline__ u64 grid_number() {
+    u64 grid;
+    asm volatile("mov.u64 %0, %%gridid;" : "=l"(grid));
+    return grid;
+}
+
+__device__ __forceinline__ u64 key_of(uint32_t tag, u64 place, uint32_t kind) { return (u64)tag << 36 | place << 4 | kind; }
+__device__ __forceinline__ u64 page_of(u64 key) { return (key >> 4 & 0xffffffffull) << PAGE_BITS; }
+// Eight pages that follow each other share a bucket, which is a line of the cache.
+__device__ __forceinline__ uint32_t slot_of(uint32_t tag, uint32_t place, uint32_t kind) {
+    uint32_t mixed = (place / BUCKET) * 0x9E3779B1u + tag * 0x85EBCA77u + kind * 0xC2B2AE3Du;
+    return (mixed >> 12) % (ENTRIES / BUCKET) * BUCKET + place % BUCKET;
+}
+__device__ __forceinline__ uint32_t slot_of(u64 key) { return slot_of(key >> 36, key >> 4, key & 15); }
+
+// Takes a leaf, cleared. NO_LEAF: there is none.
+__device__ uint32_t take_leaf(Arena* arena) {
+    for (;;) {
+        u64 mine = current(&arena->free_taken);
+        if (mine >= current(&arena->free_given)) {
+            arena->short_of_leaves = 1;
+            return NO_LEAF;
+        }
+        if (atomicCAS(&arena->free_taken, mine, mine + 1) == mine) return __ldcg(&arena->free[mine & arena->free_mask]);
+    }
+}
+
+// Returns the entry with a key, which may be new; with `with_leaf`, a new one gets a leaf. Null: there is no room.
+__device__ __noinline__ Entry* find(Launch* launch, u64 key, bool with_leaf) {
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        uint32_t first = (slot_of(key) ^ turn * 0x5bd10 * BUCKET) & (ENTRIES - 1);
+        for (uint32_t i = 0; i < BUCKET; i++) {
+            uint32_t slot = (first & ~(BUCKET - 1)) + ((first + i) & (BUCKET - 1));
+            Entry* entry = &launch->entries[slot];
+            u64 there = current(&entry->key);
+            if (there == 0) there = atomicCAS(&entry->key, 0ull, key);
+            if (there == 0) {
+                put(&entry->next, atomicExch(&launch->lists[slot % LISTS], slot + 1));
+                if (with_leaf) put(&entry->leaf, take_leaf(launch->arena));
+                return entry;
+            }
+            if (there == key) return entry;
+        }
+    }
+    return nullptr;
+}
+
+// Returns the leaf of a page that seemed to have none; NO_LEAF: it has none.
+__device__ __noinline__ uint32_t leaf_of(Launch* launch, u64 key) {
+    Entry* entry = find(launch, key, true);
+    uint32_t leaf = NO_LEAF;
+    // Who makes the entry does not wait for anything.
+    while (entry && (leaf = current(&entry->leaf)) == 0) {
+    }
+    if (leaf == NO_LEAF) put(&launch->lost, 1);
+    return leaf;
+}
+
+// A page has all its bits set: later accesses need to look at the entry of its region only.
+__device__ __noinline__ void page_is_full(Launch* launch, u64 address, uint32_t kind) {
+    Entry* region = find(launch, key_of(launch->tag, address >> REGION_BITS, kind | REGION), false);
+    if (region) atomicOr(&region->leaf, 1u << (address >> PAGE_BITS & 31));
+}
+
+// Notes an access to at most 32 bytes that do not cross a multiple of 32, at an address of the program. Most are to bytes that
+// the launch has accessed before.
+__device__ __forceinline__ void note(Launch* launch, u64 address, uint32_t bytes, uint32_t kind) {
+    uint4 front = loaded(launch);
+    Entry* entries = reinterpret_cast<Entry*>((u64)front.y << 32 | front.x);
+    uint32_t page = address >> PAGE_BITS, region = address >> REGION_BITS, tag = launch->tag;
+    Entry entry = unpacked(loaded(&entries[slot_of(tag, region, kind | REGION)]));
+    if (entry.key == key_of(tag, region, kind | REGION) && entry.leaf >> page % 32 & 1) return;
+    u64 key = key_of(tag, page, kind);
+    entry = unpacked(loaded(&entries[slot_of(tag, page, kind)]));
+    uint32_t leaf = entry.key == key && entry.leaf ? entry.leaf : leaf_of(launch, key);
+    if (leaf == NO_LEAF) return;
+    uint32_t* leaves = reinterpret_cast<uint32_t*>((u64)front.w << 32 | front.z);
+    uint32_t* word = &leaves[(size_t)(leaf - 1) * LEAF_WORDS + address % (1u << PAGE_BITS) / 32];
+    uint32_t bits = (bytes >= 32 ? ~0u : (1u << bytes) - 1) << address % 32;
+    if ((*word & bits) == bits) return;
+    uint32_t before = atomicOr(word, bits);
+    if ((before | bits) == ~0u && before != ~0u && atomicAdd(&launch->full_words[leaf - 1], 1) == LEAF_WORDS - 1)
+        page_is_full(launch, address, kind);
+}
+
+// Notes an access to any range.
+__device__ __noinline__ void note_range(Launch* launch, u64 address, u64 bytes, uint32_t kind) {
+    for (u64 end = address + bytes; address < end;) {
+        u64 next = (address / 32 + 1) * 32 < end ? (address / 32 + 1) * 32 : end;
+        note(launch, address, (uint32_t)(next - address), kind);
+        address = next;
+    }
+}
+
+// Takes words of the ring for records; waits for the host where it is full.
+__device__ u64 take_words(Arena* arena, uint32_t words) {
+    for (;;) {
+        u64 at = atomicAdd(&arena->head, (u64)words), place = at & (arena->ring_words - 1);
+        while (at + words > current(&arena->may_write_to)) atomicMax(&arena->may_write_to, current(arena->taken) + arena->ring_words);
+        if (place + words <= arena->ring_words) return place;
+        // Records lie in one piece: the words up to the end are skipped, and as many at the beginning as were taken there.
+        u64 left = arena->ring_words - place;
+        put(&arena->ring[place], said(SKIP, (uint32_t)left, 0));
+        put(&arena->ring[0], said(SKIP, (uint32_t)(words - left), 0));
+    }
+}
+
+// The lanes of a warp that are at the same place, of which this is one.
+struct Lanes {
+    uint32_t mask, lane, mine, count;
+    __device__ Lanes() : mask(__activemask()), lane(lane_number()) {
+        mine = __popc(mask & ((1u << lane) - 1));
+        count = __popc(mask);
+    }
+    __device__ uint32_t leader() const { return __ffs(mask) - 1; }
+    // The sum over lanes with a lower number; `all` is that over all lanes. (A patch may not contain `redux`.)
+    __device__ uint32_t before(uint32_t value, uint32_t* all) const {
+        uint32_t sum = 0, below = 0;
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            uint32_t from = __ffs(rest) - 1, its = __shfl_sync(mask, value, from);
+            sum += its;
+            if (from < lane) below += its;
+        }
+        *all = sum;
+        return below;
+    }
+};
+
+// Finds the first and one past the last bit of a leaf, and how many are set.
+struct Found {
+    uint32_t lowest = ~0u, highest = 0, bits = 0;
+    __device__ __forceinline__ void add(uint4 four, uint32_t at) {
+        uint32_t each[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            if (each[i] == 0) continue;
+            uint32_t from = (at * 4 + i) * 32;
+            bits += __popc(each[i]);
+            lowest = min(lowest, from + __ffs(each[i]) - 1);
+            highest = max(highest, from + 32 - __clz(each[i]));
+        }
+    }
+    __device__ __forceinline__ void add(uint32_t other_lowest, uint32_t other_highest, uint32_t other_bits) {
+        lowest = min(lowest, other_lowest), highest = max(highest, other_highest), bits += other_bits;
+    }
+};
+__device__ __forceinline__ Found scan(const Lanes& lanes, const uint32_t* leaf) {
+    const uint4* words = reinterpret_cast<const uint4*>(leaf);
+    Found found, all;
+    if (lanes.count == 32) {
+        for (uint32_t half = 0; half < 2; half++) {
+            // All on their way at once.
+            uint4 four[8];
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i++) four[i] = __ldcg(&words[(half * 8 + i) * 32 + lanes.lane]);
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i++) found.add(four[i], (half * 8 + i) * 32 + lanes.lane);
+        }
+        for (uint32_t step = 16; step; step /= 2)
+            found.add(__shfl_xor_sync(~0u, found.lowest, step), __shfl_xor_sync(~0u, found.highest, step), __shfl_xor_sync(~0u, found.bits, step));
+        return found;
+    }
+    for (uint32_t at = lanes.mine; at < LEAF_WORDS / 4; at += lanes.count) found.add(__ldcg(&words[at]), at);
+    for (uint32_t rest = lanes.mask; rest; rest &= rest - 1) {
+        uint32_t from = __ffs(rest) - 1;
+        all.add(__shfl_sync(lanes.mask, found.lowest, from), __shfl_sync(lanes.mask, found.highest, from), __shfl_sync(lanes.mask, found.bits, from));
+    }
+    return all;
+}
+
+// Sends all bits of a leaf.
+__device__ void send_bits(const Lanes& lanes, Arena* arena, uint32_t number, u64 key, const uint32_t* leaf) {
+    u64 at = lanes.lane == lanes.leader() ? take_words(arena, 2 + LEAF_WORDS / 2) : 0;
+    at = __shfl_sync(lanes.mask, at, lanes.leader());
+    const uint4* words = reinterpret_cast<const uint4*>(leaf);
+    for (uint32_t i = lanes.mine; i < LEAF_WORDS / 4; i += lanes.count) {
+        uint4 four = __ldcg(&words[i]);
+        put(&arena->ring[at + 2 + 2 * i], (u64)four.y << 32 | four.x);
+        put(&arena->ring[at + 3 + 2 * i], (u64)four.w << 32 | four.z);
+    }
+    if (lanes.lane == lanes.leader()) put(&arena->ring[at + 1], page_of(key) | (key & 7) << 60);
+    __threadfence_system();
+    __syncwarp(lanes.mask);
+    if (lanes.lane == lanes.leader()) put(&arena->ring[at], said(BITS, 2 + LEAF_WORDS / 2, number));
+}
+
+// Sends what entries say, one of each lane (null: none), and gives their leaves back.
+__device__ void send(const Lanes& lanes, Launch* launch, Entry* entry, u64 key, uint32_t leaf) {
+    Arena* arena = launch->arena;
+    bool has_leaf = entry && !(key & REGION) && (key & 3) != BOXES && leaf != NO_LEAF && leaf;
+    bool is_full = has_leaf && current(&arena->full_words[leaf - 1]) == LEAF_WORDS;
+    uint32_t lowest = 0, highest = 1u << PAGE_BITS, bits = highest;
+    for (uint32_t rest = __ballot_sync(lanes.mask, has_leaf && !is_full); rest; rest &= rest - 1) {
+        uint32_t from = __ffs(rest) - 1, its = __shfl_sync(lanes.mask, leaf, from);
+        Found found = scan(lanes, arena->leaves + (size_t)(its - 1) * LEAF_WORDS);
+        if (lanes.lane == from) lowest = found.lowest, highest = found.highest, bits = found.bits;
+    }
+    bool is_run = has_leaf && bits && bits == highest - lowest;
+    uint32_t all, mine = lanes.before(is_run, &all);
+    u64 at = 0;
+    if (all) {
+        if (lanes.lane == lanes.leader()) at = take_words(arena, 3 * all);
+        at = __shfl_sync(lanes.mask, at, lanes.leader()) + 3 * mine;
+    }
+    if (is_run) {
+        put(&arena->ring[at + 1], (page_of(key) + lowest) | (key & 7) << 60);
+        put(&arena->ring[at + 2], page_of(key) + highest);
+    }
+    for (uint32_t rest = __ballot_sync(lanes.mask, has_leaf && bits && !is_run); rest; rest &= rest - 1) {
+        uint32_t from = __ffs(rest) - 1, its = __shfl_sync(lanes.mask, leaf, from);
+        send_bits(lanes, arena, launch->number, __shfl_sync(lanes.mask, key, from), arena->leaves + (size_t)(its - 1) * LEAF_WORDS);
+    }
+    for (uint32_t rest = __ballot_sync(lanes.mask, has_leaf); rest; rest &= rest - 1) {
+        uint32_t its = __shfl_sync(lanes.mask, leaf, __ffs(rest) - 1);
+        uint4* words = reinterpret_cast<uint4*>(arena->leaves + (size_t)(its - 1) * LEAF_WORDS);
+        for (uint32_t i = lanes.mine; i < LEAF_WORDS / 4; i += lanes.count) __stcg(&words[i], make_uint4(0, 0, 0, 0));
+    }
+    if (has_leaf) put(&arena->full_words[leaf - 1], 0);
+    // A key that is gone with the rest of its entry, so that nobody sees a part of it.
+    if (entry) __stcg(reinterpret_cast<uint4*>(entry), make_uint4(0, 0, 0, 0));
+    __threadfence_system();
+    __syncwarp(lanes.mask);
+    if (is_run) put(&arena->ring[at], said(RUN, 3, launch->number));
+    mine = lanes.before(has_leaf, &all);
+    u64 place = 0;
+    if (all == 0) return;
+    if (lanes.lane == lanes.leader()) place = atomicAdd(&arena->free_reserved, (u64)all);
+    place = __shfl_sync(lanes.mask, place, lanes.leader());
+    if (has_leaf) put(&arena->free[(place + mine) & arena->free_mask], leaf);
+    __threadfence();
+    __syncwarp(lanes.mask);
+    // Those before give theirs back without waiting for anything.
+    if (lanes.lane == lanes.leader())
+        while (atomicCAS(&arena->free_given, place, place + all) != place) {
+        }
+}
+
+// All threads of the launch have made their last access: sends what they did, and makes all ready for the next launch.
+__device__ __noinline__ void finish(Launch* launch, const Lanes& lanes) {
+    for (uint32_t list = 0; list < LISTS; list += lanes.count) {
+        uint32_t slot = 0;
+        if (list + lanes.mine < LISTS) {
+            slot = current(&launch->lists[list + lanes.mine]);
+            put(&launch->lists[list + lanes.mine], 0);
+        }
+        while (__any_sync(lanes.mask, slot != 0)) {
+            Entry* entry = slot ? &launch->entries[slot - 1] : nullptr;
+            Entry copy = slot ? unpacked(__ldcg(reinterpret_cast<const uint4*>(entry))) : Entry{};
+            send(lanes, launch, entry, copy.key, copy.leaf);
+            slot = copy.next;
+        }
+    }
+    __syncwarp(lanes.mask);
+    if (lanes.lane == lanes.leader()) {
+        u64 at = take_words(launch->arena, 3);
+        put(&launch->arena->ring[at + 1], current(&launch->lost));
+        put(&launch->arena->ring[at + 2], grid_number());
+        put(&launch->lost, 0);
+        put(&launch->exited, 0);
+        put(&launch->tag, launch->tag + 1 == 1u << TAG_BITS ? 1 : launch->tag + 1);
+        __threadfence_system();
+        put(&launch->arena->ring[at], said(END, 3, launch->number));
+        // From here on, another grid may have its place.
+        __threadfence();
+        put(&launch->grid, 0);
+    }
+}
+
+// The launch that a patch is called for, by what the host gave with it; null if that is not watched. The nodes of a graph that
+// have the same function get the same, so their number tells them apart.
+__device__ __forceinline__ Launch* launch_of(void* data) {
+    u64 given = (u64)data & ((1ull << WAIT_SHIFT) - 1);
+    Launch* launch = reinterpret_cast<Launch*>(given & ~OF_GRAPH);
+    if (!(given & OF_GRAPH)) return launch;
+    u64 grid = grid_number() + 1;
+    launch += grid % GRIDS;
+    if (current(&launch->grid) == grid) return launch;
+    u64 there = atomicCAS(&launch->grid, 0ull, grid);
+    return there == 0 || there == grid ? launch : nullptr;
+}
+// EARLY for accesses of a kernel's own code before its wait.
+__device__ __forceinline__ uint32_t early(const Launch* launch, void* data, u64 pc) {
+    u64 number = (u64)data >> WAIT_SHIFT;
+    if (number == 0) return 0;
+    Wait wait = launch->waits[number];
+    return wait.from <= pc && pc < wait.at ? EARLY : 0;
+}
+// All active lanes of a warp have the same arguments.
+__device__ __forceinline__ Launch* launch_of_first_lane(void* data) {
+    return lane_number() == __ffs(__activemask()) - 1 ? launch_of(data) : nullptr;
+}
+
+}  // namespace
+
+#define PATCH extern "C" __device__ __noinline__ SanitizerPatchResult
+
+PATCH sidestream_access(void* data, uint64_t pc, void* address, uint32_t bytes, uint32_t flags, const void*) {
+    constexpr uint32_t BOTH = SANITIZER_MEMORY_DEVICE_FLAG_READ | SANITIZER_MEMORY_DEVICE_FLAG_WRITE;
+    // Bits that libraries before 13.2 and 13.4 do not set: scopes of a block, of a multiprocessor; and that nothing is returned.
+    constexpr uint32_t NARROW = 1u << 4 | 1u << 5, WRITE_ONLY = 1u << 8;
+    Launch* launch = launch_of(data);
+    if (!launch || flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH || !(flags & BOTH)) return SANITIZER_PATCH_SUCCESS;
+    uint32_t kind = flags & SANITIZER_MEMORY_DEVICE_FLAG_WRITE ? WRITE : READ;
+    if (((flags & BOTH) == BOTH || flags & WRITE_ONLY) && !(flags & NARROW)) kind = ATOMIC;
+    note(launch, (u64)address, bytes, kind | early(launch, data, pc));
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+#if VERSION >= 135
+PATCH sidestream_async(void* data, uint64_t pc, void* source, uint32_t, uint32_t bytes, uint32_t zeros) {
+    bytes = zeros < bytes ? bytes - zeros : 0;
+#else
+PATCH sidestream_async(void* data, uint64_t pc, void* source, uint32_t, uint32_t bytes) {
+#endif
+    Launch* launch = launch_of(data);
+    if (launch && bytes) note(launch, (u64)source, bytes, READ | early(launch, data, pc));
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+// Bulk copies are of blocks of 16 bytes.
+PATCH sidestream_bulk_load(void* data, uint64_t pc, uint64_t source, uint32_t, uint32_t, uint32_t blocks, uint32_t) {
+    Launch* launch = launch_of_first_lane(data);
+    if (launch) note_range(launch, source, (blocks & 0xffff) * 16ull, READ | early(launch, data, pc));
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+#if VERSION >= 133
+PATCH sidestream_bulk_store(void* data, uint64_t pc, uint64_t to, uint32_t, uint32_t blocks, uint32_t is_masked) {
+    Launch* launch = launch_of_first_lane(data);
+    if (!launch) return SANITIZER_PATCH_SUCCESS;
+    uint32_t kind = WRITE | early(launch, data, pc), mask = is_masked ? blocks >> 16 : 0xffff;
+    blocks &= 0xffff;
+    if (mask == 0xffff) {
+        note_range(launch, to, blocks * 16ull, kind);
+        return SANITIZER_PATCH_SUCCESS;
+    }
+    for (uint32_t byte = 0; byte < blocks * 16; byte++)
+        if (mask >> byte % 16 & 1) note_range(launch, to + byte, 1, kind);
+    return SANITIZER_PATCH_SUCCESS;
+}
+#else
+PATCH sidestream_bulk_store(void* data, uint64_t pc, uint64_t to, uint32_t, uint32_t blocks) {
+    Launch* launch = launch_of_first_lane(data);
+    if (launch) note_range(launch, to, blocks * 16ull, WRITE | early(launch, data, pc));
+    return SANITIZER_PATCH_SUCCESS;
+}
+#endif
+
+PATCH sidestream_bulk_reduce(void* data, uint64_t pc, uint64_t to, uint32_t, uint32_t blocks) {
+    Launch* launch = launch_of_first_lane(data);
+    if (launch) note_range(launch, to, blocks * 16ull, ATOMIC | early(launch, data, pc));
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+#if VERSION >= 133
+namespace {
+
+__device__ __forceinline__ u64 mixed(u64 hash, u64 word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 29;
+}
+
+// Whether the launch has not said this before: 60 bits tell one thing from another.
+__device__ bool is_new(Launch* launch, u64 hash) {
+    Entry* entry = find(launch, key_of(launch->tag, hash >> 32, BOXES), false);
+    uint32_t mark = (uint32_t)hash | 1;
+    return !entry || atomicCAS(&entry->leaf, 0u, mark) != mark;
+}
+
+// Sends a tensor copy, unless the launch has sent the same before: the host knows what the map says.
+__device__ __noinline__ void note_box(Launch* launch, u64 map, uint32_t what, u64 c01, u64 c23, uint32_t c4) {
+    Arena* arena = launch->arena;
+    u64 words[16], hash = 0;
+    for (uint32_t i = 0; i < 16; i++) hash = mixed(hash, words[i] = reinterpret_cast<const u64*>(map)[i]);
+    if (is_new(launch, hash)) {
+        u64 at = take_words(arena, 18);
+        put(&arena->ring[at + 1], hash);
+        for (uint32_t i = 0; i < 16; i++) put(&arena->ring[at + 2 + i], words[i]);
+        __threadfence_system();
+        put(&arena->ring[at], said(MAP, 18, launch->number));
+    }
+    if (is_new(launch, mixed(mixed(mixed(mixed(hash, what), c01), c23), c4))) {
+        u64 at = take_words(arena, 6);
+        put(&arena->ring[at + 1], hash);
+        put(&arena->ring[at + 2], what);
+        put(&arena->ring[at + 3], c01);
+        put(&arena->ring[at + 4], c23);
+        put(&arena->ring[at + 5], c4);
+        __threadfence_system();
+        put(&arena->ring[at], said(BOX, 6, launch->number));
+    }
+}
+
+}  // namespace
+
+// Stores of tensors have no callback (13.3 to 13.5).
+PATCH sidestream_tensor_load(void* data, uint64_t pc, uint64_t map, uint32_t, uint32_t, int32_t c0, int32_t c1, int32_t c2,
+                             int32_t c3, int32_t c4, uint32_t dim, uint32_t, uint32_t, uint32_t mode) {
+    Launch* launch = launch_of_first_lane(data);
+    if (!launch) return SANITIZER_PATCH_SUCCESS;
+    uint32_t what = READ | mode << 8 | dim << 16 | (early(launch, data, pc) ? 1u << 24 : 0);
+    note_box(launch, map, what, (uint32_t)c0 | (u64)(uint32_t)c1 << 32, (uint32_t)c2 | (u64)(uint32_t)c3 << 32, (uint32_t)c4);
+    return SANITIZER_PATCH_SUCCESS;
+}
+#endif
+
+PATCH sidestream_exit(void* data, uint64_t) {
+    Launch* launch = launch_of(data);
+    if (!launch) return SANITIZER_PATCH_SUCCESS;
+    Lanes lanes;
+    __threadfence();
+    __syncwarp(lanes.mask);
+    uint32_t is_last = 0;
+    if (lanes.lane == lanes.leader()) {
+        u64 all = (u64)gridDim.x * gridDim.y * gridDim.z * blockDim.x * blockDim.y * blockDim.z;
+        is_last = atomicAdd(&launch->exited, (u64)lanes.count) + lanes.count == all;
+    }
+    if (__shfl_sync(lanes.mask, is_last, lanes.leader())) {
+        __threadfence();
+        finish(launch, lanes);
+    }
+    return SANITIZER_PATCH_SUCCESS;
+}

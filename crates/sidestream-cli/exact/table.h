@@ -1,2 +1,68 @@
-// What kernels and the probe share.
+// What the host and the patches share: how accesses of kernels are kept on a device, and how they reach the host.
+//
+// A launch has a `Launch`. For each page of 64 KiB that it touches, and each kind of access, it has an entry in the one hash
+// table of its context, and the entry a leaf: a bit for each byte of the page. The last warp of a launch sends what the
+// leaves say into a ring in the host's memory, clears them, and gives all back. So nothing is put into the program's streams.
 #pragma once
+#include <cstdint>
+
+constexpr uint32_t PAGE_BITS = 16, REGION_BITS = 21, LEAF_WORDS = (1u << PAGE_BITS) / 32;
+// Kinds of accesses. BOXES are tensor copies; REGION marks entries that say which pages of a region are full.
+constexpr uint32_t READ = 0, WRITE = 1, ATOMIC = 2, BOXES = 3, EARLY = 4, REGION = 8;
+
+// An entry of the hash table. Its key has the launch's tag, the page (or region) and the kind of access: entries of launches
+// before are not taken for those of this one, even by a multiprocessor whose cache is stale.
+struct alignas(16) Entry {
+    unsigned long long key;
+    uint32_t leaf;  // one more than its number; of a region: a bit for each page of which all bits are set
+    uint32_t next;  // one more than the number of the next entry of the launch in this list
+};
+constexpr uint32_t ENTRIES = 1 << 20, BUCKET = 8, LISTS = 32, NO_LEAF = ~0u;
+
+// The memory of a context. All counters only increase.
+struct Arena {
+    Entry* entries;
+    uint32_t* leaves;
+    uint32_t* full_words;       // by leaf: how many of its words have all bits set
+    uint32_t* free;             // a ring of the numbers of free leaves
+    unsigned long long* ring;   // of the host
+    unsigned long long* taken;  // how many words the host has taken; in the host's memory
+    uint32_t free_mask, short_of_leaves;
+    unsigned long long ring_words;  // a power of two
+    alignas(128) unsigned long long free_taken;
+    alignas(128) unsigned long long free_given, free_reserved;
+    alignas(128) unsigned long long head, may_write_to;
+};
+
+// Where the code of a kernel begins that waits for the launches before it, and where it waits first.
+struct Wait {
+    unsigned long long from, at;
+};
+
+// What the patches of a launch get. `tag` is in the key of entries; the last warp advances it for the launch that comes next.
+struct alignas(128) Launch {
+    Entry* entries;
+    uint32_t* leaves;
+    Wait* waits;  // by number
+    uint32_t tag, number;
+    uint32_t* full_words;
+    Arena* arena;
+    alignas(128) unsigned long long exited;
+    unsigned long long grid;  // of a graph's node: one more than the number of the running grid; 0: free
+    uint32_t lost, lists[LISTS];
+};
+constexpr uint32_t TAG_BITS = 28;
+// `Launch`es for launches by the host, and after them those for nodes of graphs: at the number of the running grid, modulo GRIDS.
+constexpr uint32_t LAUNCHES = 1 << 15, GRIDS = 1 << 14;
+// In what patches get: whether it is a graph's node; and from WAIT_SHIFT on, which wait the kernel has.
+constexpr unsigned long long OF_GRAPH = 1;
+constexpr uint32_t WAIT_SHIFT = 48, MAX_WAITS = 1 << 15;
+
+// The first word of a record in the ring: what it is, how many words it has, and the number of the `Launch`.
+enum Said : uint32_t { RUN = 1, BITS = 2, BOX = 3, END = 4, SKIP = 5, MAP = 6 };
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+constexpr unsigned long long said(uint32_t what, uint32_t words, uint32_t launch) {
+    return (unsigned long long)what << 56 | (unsigned long long)words << 32 | launch;
+}

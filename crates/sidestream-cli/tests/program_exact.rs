@@ -148,6 +148,29 @@ fn launches_race_by_the_bytes_that_arrive_late_and_in_any_order() {
 }
 
 #[test]
+fn launches_that_touch_more_ranges_than_an_operation_may_name_interleave() {
+    const RANGES: u64 = 20_000;
+    let mut words = RingWords::new();
+    words.launch(0, 1);
+    words.launch(1, 2);
+    for (number, offset) in [(1, 0), (2, 1)] {
+        let bytes = |at: u64| (WRITE, 3 * at + offset, 3 * at + offset + 1);
+        let ranges: Vec<_> = (0..RANGES).map(bytes).collect();
+        for part in ranges.chunks(8000) {
+            words.touched(number | MORE, part);
+        }
+    }
+    words.touched(1, &[]);
+    let silent = words.0.clone();
+    words.touched(2, &[]);
+    let report = check(&words, &["no race\n"]);
+    assert!(!report.contains("exact:"), "{report}");
+    words.0 = silent;
+    words.touched(2, &[(WRITE, 3 * (RANGES - 1), 3 * RANGES)]);
+    check(&words, &["1 race\n", "both touch byte 59997\n"]);
+}
+
+#[test]
 fn bytes_belong_to_the_memory_that_was_there_at_the_launch() {
     let mut words = RingWords::new();
     words.launch(0, 1);
@@ -475,13 +498,15 @@ fn what_is_not_known_to_the_byte_is_no_race_and_is_counted() {
     check(&words, &["1 race\n", stores]);
     // More ranges than an operation may have: the largest are kept.
     let mut words = RingWords::new();
-    words.launch(0, 1);
+    words.dependent_launch(0, STREAMS[0], 1);
     words.launch(1, 2);
-    let ranges: Vec<_> = (0..1 << 15).map(|at| (WRITE, 2 * at, 2 * at + 1)).collect();
+    let ranges: Vec<_> = (0..1 << 15)
+        .map(|at| (WRITE | EARLY, 2 * at, 2 * at + 1))
+        .collect();
     for part in ranges.chunks(MAX_WORDS / 2 - 1) {
         words.touched(1 | MORE, part);
     }
-    words.touched(1, &[(WRITE, BYTES - 64, BYTES)]);
+    words.touched(1, &[(WRITE | EARLY, BYTES - 64, BYTES)]);
     words.touched(2, &[(READ, BYTES - 32, BYTES)]);
     check(
         &words,

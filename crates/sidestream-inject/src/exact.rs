@@ -9,14 +9,13 @@ use crate::calls::RUNTIME;
 use crate::cupti::Callback;
 use crate::ring::SharedRing;
 use crate::system::{self, Library, text};
-use crate::wire::{EXACT_MODE, EXACT_ONLY, EXACT_PATCHES, Head, MAX_WORDS, Tag};
+use crate::wire::{EXACT_ONLY, EXACT_PATCHES, Head, MAX_WORDS, Tag};
 
 /// What the probe gets. It may keep all of it.
 #[repr(C)]
 struct Calls {
     patches: *const c_char,
     only: *const c_char,
-    first: u32,
     ids_len: u32,
     heard: Callback,
     write: extern "C" fn(u32, *const u64, usize),
@@ -98,7 +97,6 @@ pub fn begin(
     let calls = Box::leak(Box::new(Calls {
         patches: text_of(EXACT_PATCHES),
         only: text_of(EXACT_ONLY),
-        first: u32::from(variable(EXACT_MODE) == "first"),
         ids_len: ids.len() as u32,
         heard,
         write,
@@ -123,6 +121,11 @@ extern "C" fn write(tag: u32, words: *const u64, len: usize) {
         // SAFETY: the probe passes this many words.
         probe.write(tag, unsafe { std::slice::from_raw_parts(words, len) });
     }
+}
+
+/// Whether the probe is there.
+pub fn is_on() -> bool {
+    PROBE.get().is_some()
 }
 
 /// Forgets what this thread has launched: by calls that are not heard.

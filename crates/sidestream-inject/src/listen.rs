@@ -332,10 +332,10 @@ impl Listener {
         // SAFETY: the caller promises it; CUPTI's text ends with a zero.
         unsafe {
             if self.kernels.addresses(kernel, given, words) {
-                // CUPTI tells the name for launches only.
+                // CUPTI tells the name for launches only, the Sanitizer API for none that is launched with attributes.
                 let name = match call.part(&words[BEFORE..]) {
-                    None => text(data.kernel),
-                    Some(_) => self.kernels.name(kernel),
+                    None if !exact::is_on() => text(data.kernel),
+                    _ => self.kernels.name(kernel),
                 };
                 self.ring.write_text(Tag::Kernel, &[kernel], name);
             }

@@ -45,8 +45,6 @@ pub const PROVOKE: &str = "SIDESTREAM_PROVOKE";
 pub const EXACT: &str = "SIDESTREAM_EXACT";
 /// The environment variable that names the file of what the probe adds to kernels.
 pub const EXACT_PATCHES: &str = "SIDESTREAM_EXACT_PATCHES";
-/// The environment variable that is `first` if a kernel is watched again only where its accesses changed; else `all`.
-pub const EXACT_MODE: &str = "SIDESTREAM_EXACT_MODE";
 /// The environment variable with parts of the names of the kernels to watch, separated by line feeds; all if it is empty.
 pub const EXACT_ONLY: &str = "SIDESTREAM_EXACT_ONLY";
 

@@ -11,15 +11,15 @@ int main(int count, char **) {
     auto *matrix = memory_of<unsigned>(MATRIX_BYTES);
     const CUtensorMap map = map_of(matrix);
     cudaStream_t a = new_stream(), b = new_stream();
-    const int x = WIDTH - 20, y = HEIGHT - 10;
+    const int x = WIDTH - 16, y = HEIGHT - 10;
     unsigned *edge = matrix + (y + 3) * PITCH + WIDTH;
     races(edge - 1, 4);
 
     write_box<<<1, THREADS, 0, a>>>(map, x, y); // first
-    write_box<<<1, THREADS, 0, a>>>(map, -40, -9);
+    write_box<<<1, THREADS, 0, a>>>(map, -32, -9);
     fill_bytes<<<8, THREADS, 0, b>>>(repaired ? edge : edge - 1, (PITCH - WIDTH) * 4, 2); // second
     fill_bytes<<<8, THREADS, 0, b>>>(matrix + HEIGHT * PITCH, (ROWS - HEIGHT) * PITCH * 4, 2);
-    fill_bytes<<<8, THREADS, 0, b>>>(matrix + BOX_WIDTH - 40, 100, 3);
+    fill_bytes<<<8, THREADS, 0, b>>>(matrix + BOX_WIDTH - 32, 100, 3);
     must(cudaGetLastError());
     return finish_bytes(matrix, MATRIX_BYTES);
 }

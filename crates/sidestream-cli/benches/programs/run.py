@@ -68,14 +68,15 @@ class Program:
         """Returns the kind of each finding, and the lines that each of its operations names."""
         found = []
         for kind, text in re.findall(rf"^ {{2,4}}({KINDS})\b(.*(?:\n    (?:op|  ) .*)*)", report, re.M):
-            places = [re.findall(rf"\b{self.name}\.cu:(\d+)", op) for op in re.split(r"\bop ", text)[1:]]
+            sides = re.split(r"\bop \d+ on ", text)[1:]
+            places = [re.findall(rf"\b{self.name}\.cu:(\d+)", side) for side in sides]
             found.append((kind, [set(map(int, lines)) for lines in places]))
         return found
 
     def elsewhere(self, report: str, errors: str) -> str:
         """Returns the first bytes that a report names outside those that the program says race."""
         said = re.search(r"^race 0x([0-9a-f]+) (\d+)$", errors, re.M)
-        named = rf"^ {{2,4}}(?:{KINDS}) on 0x([0-9a-f]+)\b.*?\bbytes? (\d+)(?: to (\d+))?"
+        named = rf"^ {{2,4}}(?:{KINDS}) on 0x([0-9a-f]+)\b[^$]*?\bboth touch bytes? (\d+)(?: to (\d+))?"
         low, high = (int(said[1], 16), int(said[1], 16) + int(said[2])) if said else (0, 1 << 64)
         for base, first, last in re.findall(named, report, re.M):
             start, end = int(base, 16) + int(first), int(base, 16) + int(last or first) + 1

@@ -463,7 +463,7 @@ impl<T: Hears> Process<T> {
         unseen.count(kernels.saturating_sub(heard), Some(Why::NotWatched));
         unseen.outside = unseen.outside.saturating_add(outside);
         accesses.extend(exact);
-        unseen.keep(accesses);
+        unseen.keep(accesses, 1);
         self.tells(accesses);
     }
 
@@ -495,7 +495,7 @@ impl<T: Hears> Process<T> {
                 now.site = op.site;
                 let of_buffer = accesses.filter(|access| access.buffer == buffer);
                 let mut accesses: Accesses = of_buffer.copied().collect();
-                self.exact.unseen.keep(&mut accesses);
+                self.exact.unseen.keep(&mut accesses, 1);
                 accesses.iter_mut().for_each(|access| access.buffer = twin);
                 self.op(&now, in_stream(op.kind, stream), &accesses);
             }

@@ -28,10 +28,9 @@ pub struct Options {
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub provoke: Option<u32>,
     /// Watch each access of each kernel: exact bytes, without guesses. The program runs several times slower. Takes NVIDIA's
-    /// Sanitizer library and nvcc; with =first, kernels whose accesses stay the same are watched now and then only
-    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all",
-          value_parser = ["all", "first"], conflicts_with = "light")]
-    pub exact: Option<String>,
+    /// Sanitizer library and nvcc
+    #[arg(long, conflicts_with = "light")]
+    pub exact: bool,
     /// With --exact, watch only kernels whose name contains this; may be given several times
     #[arg(long, value_name = "NAME", requires = "exact")]
     pub only: Vec<String>,
@@ -103,11 +102,10 @@ impl<T: Hears + Default> Session<T> {
             let cupti = env::join_paths(library::cupti(&file));
             command.env(wire::CUPTI, cupti.unwrap_or_default());
             command.env(wire::EXACT, "");
-            if let Some(how) = &options.exact {
+            if options.exact {
                 let probe = exact::probe(&file, &folder)?;
                 command.env(wire::EXACT, probe.join(exact::LIBRARY));
                 command.env(wire::EXACT_PATCHES, probe.join(exact::PATCHES));
-                command.env(wire::EXACT_MODE, how);
                 command.env(wire::EXACT_ONLY, options.only.join("\n"));
             }
             let failed =
@@ -121,7 +119,7 @@ impl<T: Hears + Default> Session<T> {
                 child,
                 processes: Vec::new(),
                 known: HashSet::new(),
-                is_exact: options.exact.is_some(),
+                is_exact: options.exact,
                 begin: Box::new(begin),
             }),
             Err(failure) => {

@@ -22,6 +22,9 @@ pub const MAY_WRITE: u8 = 3;
 /// Added to a class: before the kernel waited for those before it.
 pub const EARLY: u8 = 4;
 
+/// The largest number of operations that a launch becomes.
+const PARTS: usize = 64;
+
 /// What is known of the bytes that kernels touch.
 #[derive(Default)]
 pub struct Exact {
@@ -74,9 +77,9 @@ impl Unseen {
         }
     }
 
-    /// Leaves as many accesses as an operation may have, the largest.
-    pub fn keep(&mut self, accesses: &mut Accesses) {
-        let most = limits::ACCESSES as usize;
+    /// Leaves as many accesses as so many operations may have, the largest.
+    pub fn keep(&mut self, accesses: &mut Accesses, operations: usize) {
+        let most = operations * limits::ACCESSES as usize;
         if accesses.len() > most {
             accesses.sort_unstable_by_key(|access| Reverse(access.len_bytes()));
             let rest = accesses.drain(most..);
@@ -230,12 +233,19 @@ impl<T: Hears> Process<T> {
         }
     }
 
+    /// A kernel that touches more than one operation may name is several, one after the other in its stream. Those before the
+    /// wait of a dependent launch would not be: the second is early beside the first only.
     fn kernel_touches(&mut self, now: &Now<'_>, kind: Kind, ranges: Vec<Range>) {
         let (mut accesses, outside) = self.placed(ranges);
         let unseen = &mut self.exact.unseen;
         unseen.outside = unseen.outside.saturating_add(outside);
-        unseen.keep(&mut accesses);
-        self.op(now, kind, &accesses);
+        let is_early = matches!(kind, Kind::DependentKernel { .. });
+        unseen.keep(&mut accesses, if is_early { 1 } else { PARTS });
+        let (first, rest) = accesses.split_at(accesses.len().min(limits::ACCESSES as usize));
+        self.op(now, kind, first);
+        for part in rest.chunks(limits::ACCESSES as usize) {
+            self.op(now, kind, part);
+        }
         self.tells(&accesses);
     }
 

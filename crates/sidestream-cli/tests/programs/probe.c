@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct {
     const char *patches, *only;
-    uint32_t first, ids_len;
+    uint32_t ids_len;
     void (*heard)(void *, int domain, uint32_t id, const void *data);
     void (*write)(uint32_t tag, const uint64_t *words, size_t len);
     const uint16_t *ids;
@@ -67,10 +67,10 @@ size_t sidestream_exact_launched(uint64_t *to, size_t room) {
 }
 
 static void *tells(void *nothing) {
-    const uint64_t touched[] = {number, calls->first, strlen(calls->only), strlen(calls->patches)}, forged[] = {0xbad, 0, 0, 0, 0};
+    const uint64_t touched[] = {number, strlen(calls->only), strlen(calls->patches)}, forged[] = {0xbad, 0, 0, 0, 0};
     calls->write(CALL, forged, 5);
     calls->write(MAP, forged, 5);
-    calls->write(TOUCHED, touched, 4);
+    calls->write(TOUCHED, touched, 3);
     return NULL;
 }
 
