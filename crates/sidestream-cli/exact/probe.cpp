@@ -263,6 +263,24 @@ Kernel new_kernel(Memory& memory, const Sanitizer_LaunchData& data) {
     return kernel;
 }
 
+// Gives a launch its number, and returns what its patches get; 0 if there is no place.
+u64 numbered(Memory& memory, Kernel kernel, const Sanitizer_LaunchData& data, u64 node) {
+    std::lock_guard<std::mutex> guard{records};
+    if (!node && memory.free.empty()) return 0;
+    u64 number = ++numbers, wait = (u64)kernel.wait << WAIT_SHIFT;
+    launched.emplace_back(node, number);
+    if (node) {
+        // The nodes of a graph that have the same function get what the last of them is given.
+        memory.nodes[data.gridId].emplace_back(number, kernel);
+        return reinterpret_cast<u64>(memory.launches + LAUNCHES) | OF_GRAPH | wait;
+    }
+    uint32_t slot = memory.free.back();
+    memory.free.pop_back();
+    memory.slots[slot].number = number;
+    memory.slots[slot].kernel = kernel;
+    return reinterpret_cast<u64>(memory.launches + slot) | wait;
+}
+
 // A kernel is launched, by itself or as a node of a graph.
 void launch_begins(const Sanitizer_LaunchData& data, u64 node) {
     auto give = [&](u64 what) {
@@ -278,22 +296,7 @@ void launch_begins(const Sanitizer_LaunchData& data, u64 node) {
     if (!memory) return give(0);
     auto known = memory->kernels.find(data.function);
     if (known == memory->kernels.end()) known = memory->kernels.emplace(data.function, new_kernel(*memory, data)).first;
-    Kernel kernel = known->second;
-    if (!kernel.is_watched) return give(0);
-    std::lock_guard<std::mutex> guard{records};
-    if (!node && memory->free.empty()) return give(0);
-    u64 number = ++numbers, wait = (u64)kernel.wait << WAIT_SHIFT;
-    launched.emplace_back(node, number);
-    if (node) {
-        // The nodes of a graph that have the same function get what the last of them is given.
-        memory->nodes[data.gridId].emplace_back(number, kernel);
-        return give(reinterpret_cast<u64>(memory->launches + LAUNCHES) | OF_GRAPH | wait);
-    }
-    uint32_t slot = memory->free.back();
-    memory->free.pop_back();
-    memory->slots[slot].number = number;
-    memory->slots[slot].kernel = kernel;
-    give(reinterpret_cast<u64>(memory->launches + slot) | wait);
+    give(known->second.is_watched ? numbered(*memory, known->second, data, node) : 0);
 }
 
 // Writes what a launch has touched, and makes its place free.

@@ -24,7 +24,7 @@ struct Arena {
     Entry* entries;
     uint32_t* leaves;
     uint32_t* full_words;       // by leaf: how many of its words have all bits set
-    uint32_t* free;             // a ring of the numbers of free leaves
+    uint32_t* free;             // a ring of the numbers of free leaves: a cache must have forgotten a leaf before it is taken again
     unsigned long long* ring;   // of the host
     unsigned long long* taken;  // how many words the host has taken; in the host's memory
     uint32_t free_mask, short_of_leaves;
