@@ -69,6 +69,12 @@ struct Code {
     bool stores_tensors;
 };
 
+// What is read of a module: its kernels of which something is to be known, and its variables.
+struct Module {
+    std::unordered_map<std::string, Code> kernels;
+    std::vector<std::string> variables;
+};
+
 // The memory on a device for one context.
 struct Memory {
     Launch* launches = nullptr;
@@ -91,6 +97,8 @@ struct Memory {
 std::mutex &calling = *new std::mutex, &records = *new std::mutex;
 auto& memories = *new std::map<CUcontext, std::unique_ptr<Memory>>;
 auto& codes = *new std::map<CUmodule, std::unordered_map<std::string, Code>>;
+// Variables of modules whose places have not been told.
+auto& variables = *new std::vector<std::pair<CUmodule, std::string>>;
 auto& only = *new std::vector<std::string>;
 auto& problem = *new std::string;
 Calls calls;
@@ -192,11 +200,11 @@ std::unique_ptr<Memory> new_memory(CUcontext context, Sanitizer_StreamHandle str
 }
 
 // Looks for what has no callback in the code of each kernel of a module: the wait for the launches before it, and stores of
-// tensors. An instruction has 16 bytes, and its operation is in the lowest 12 bits (Hopper and Blackwell).
-std::unordered_map<std::string, Code> codes_of(const char* cubin, size_t bytes) {
-    constexpr u64 WAIT = 0x82e, STORE = 0x3b5, REDUCE = 0x3b6, NONE = ~0ull;
-    constexpr char TEXT[] = ".text.";
-    std::unordered_map<std::string, Code> found;
+// tensors. An instruction has 16 bytes, and its operation is in the lowest 12 bits (Hopper and Blackwell). And for variables.
+Module read(const char* cubin, size_t bytes) {
+    constexpr u64 WAIT = 0x82e, STORE = 0x3b5, REDUCE = 0x3b6, NONE = ~0ull, MAX_VARIABLES = 4096;
+    constexpr char TEXT[] = ".text.", GLOBAL[] = ".nv.global";
+    Module found;
     Elf64_Ehdr header;
     if (!cubin || bytes < sizeof header) return found;
     memcpy(&header, cubin, sizeof header);
@@ -208,11 +216,24 @@ std::unordered_map<std::string, Code> codes_of(const char* cubin, size_t bytes) 
     };
     Elf64_Shdr names, code;
     if (!section(header.e_shstrndx, &names) || names.sh_type == SHT_NOBITS) return found;
+    auto name_in = [&](const Elf64_Shdr& table, u64 at) {
+        if (table.sh_type == SHT_NOBITS || at >= table.sh_size) return std::string();
+        const char* start = cubin + table.sh_offset + at;
+        return std::string(start, strnlen(start, table.sh_size - at));
+    };
     for (u64 number = 0; number < header.e_shnum && section(number, &code); number++) {
-        if (code.sh_name >= names.sh_size || code.sh_type == SHT_NOBITS) continue;
-        const char* start = cubin + names.sh_offset + code.sh_name;
-        std::string name(start, strnlen(start, names.sh_size - code.sh_name));
-        if (name.compare(0, sizeof TEXT - 1, TEXT)) continue;
+        Elf64_Shdr of_names, place;
+        if (code.sh_type == SHT_SYMTAB && section(code.sh_link, &of_names)) {
+            Elf64_Sym symbol;
+            for (u64 at = 0; at + sizeof symbol <= code.sh_size && found.variables.size() < MAX_VARIABLES; at += sizeof symbol) {
+                memcpy(&symbol, cubin + code.sh_offset + at, sizeof symbol);
+                if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || !symbol.st_size || !section(symbol.st_shndx, &place)) continue;
+                if (name_in(names, place.sh_name).compare(0, sizeof GLOBAL - 1, GLOBAL)) continue;
+                found.variables.push_back(name_in(of_names, symbol.st_name));
+            }
+        }
+        std::string name = name_in(names, code.sh_name);
+        if (code.sh_type == SHT_NOBITS || name.compare(0, sizeof TEXT - 1, TEXT)) continue;
         Code has{NONE, false};
         for (u64 at = 0; at + 16 <= code.sh_size; at += 16) {
             u64 word;
@@ -221,7 +242,7 @@ std::unordered_map<std::string, Code> codes_of(const char* cubin, size_t bytes) 
             if (operation == WAIT && has.wait_at == NONE) has.wait_at = at;
             has.stores_tensors |= operation == STORE || operation == REDUCE;
         }
-        if (has.wait_at != NONE || has.stores_tensors) found[name.substr(sizeof TEXT - 1)] = has;
+        if (has.wait_at != NONE || has.stores_tensors) found.kernels[name.substr(sizeof TEXT - 1)] = has;
     }
     return found;
 }
@@ -242,7 +263,10 @@ void module_loaded(const Sanitizer_ResourceModuleData& data) {
     };
     for (auto& [instruction, name] : patches) OK(sanitizerPatchInstructions(instruction, data.module, name));
     OK(sanitizerPatchModule(data.module));
-    codes[data.module] = codes_of(data.pCubin, data.cubinSize);
+    Module module = read(data.pCubin, data.cubinSize);
+    codes[data.module] = std::move(module.kernels);
+    std::lock_guard<std::mutex> guard{records};
+    for (auto& name : module.variables) variables.emplace_back(data.module, name);
 }
 
 Kernel new_kernel(Memory& memory, const Sanitizer_LaunchData& data) {
@@ -408,6 +432,11 @@ void heard(void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, cons
     } else if (domain == SANITIZER_CB_DOMAIN_RESOURCE && id == SANITIZER_CBID_RESOURCE_MODULE_UNLOAD_STARTING) {
         auto& module = *static_cast<const Sanitizer_ResourceModuleData*>(data);
         codes.erase(module.module);
+        {
+            std::lock_guard<std::mutex> guard{records};
+            auto is_gone = [&](auto& variable) { return variable.first == module.module; };
+            variables.erase(std::remove_if(variables.begin(), variables.end(), is_gone), variables.end());
+        }
         // The handles of its functions may be given again.
         auto memory = memories.find(module.context);
         if (memory != memories.end() && memory->second) memory->second->kernels.clear();
@@ -452,6 +481,33 @@ size_t sidestream_exact_launched(uint64_t* pairs, size_t room) {
     size_t count = std::min(room, launched.size());
     for (size_t i = 0; i < count; i++) std::tie(pairs[2 * i], pairs[2 * i + 1]) = launched[i];
     launched.erase(launched.begin(), launched.begin() + count);
+    return count;
+}
+
+// Takes the places of variables that no call has named: the address and the size. The driver may be asked only here.
+size_t sidestream_exact_variables(uint64_t* pairs, size_t room) {
+    static auto place_of = driver<CUresult (*)(CUdeviceptr*, size_t*, CUmodule, const char*)>("cuModuleGetGlobal_v2");
+    std::vector<std::pair<CUmodule, std::string>> some;
+    {
+        std::lock_guard<std::mutex> guard{records};
+        size_t count = std::min(room, variables.size());
+        some.assign(variables.end() - count, variables.end());
+        variables.resize(variables.size() - count);
+    }
+    if (some.empty()) return 0;
+    // What another thread captures is not disturbed.
+    static auto exchange = driver<CUresult (*)(CUstreamCaptureMode*)>("cuThreadExchangeStreamCaptureMode");
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (exchange) exchange(&mode);
+    size_t count = 0;
+    for (auto& [module, name] : some) {
+        CUdeviceptr at = 0;
+        size_t bytes = 0;
+        if (!place_of || place_of(&at, &bytes, module, name.c_str()) != CUDA_SUCCESS) continue;
+        pairs[2 * count] = at;
+        pairs[2 * count++ + 1] = bytes;
+    }
+    if (exchange) exchange(&mode);
     return count;
 }
 

@@ -223,6 +223,12 @@ fn calls_are_heard_by_the_probe_and_what_it_tells_is_written() {
     let touched: Vec<_> = of(Tag::Touched).map(|(_, record)| &record[..2]).collect();
     assert_eq!(touched, [[2, "scale\nadd".len() as u64]]);
     assert_eq!(of(Tag::Map).count(), 1);
+    let is_variable = |(head, _): &&(Head, Vec<u64>)| {
+        CALLS[usize::from(head.index)].name == "cuModuleGetGlobal_v2"
+    };
+    let variables: Vec<_> = of(Tag::Call).filter(is_variable).collect();
+    assert_eq!(variables.len(), 1);
+    assert_eq!(variables[0].1[7..], [0xabc000, 64]);
     assert!(of(Tag::Call).all(|(_, record)| record[0] != 0xbad));
 }
 

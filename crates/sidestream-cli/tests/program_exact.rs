@@ -190,6 +190,19 @@ fn bytes_belong_to_the_memory_that_was_there_at_the_launch() {
 }
 
 #[test]
+fn a_variable_is_one_however_often_its_place_is_asked_for() {
+    let mut words = RingWords::new();
+    let variable = [0, 0, 0, 0, MEMORY + BYTES, 64];
+    words.call("cuModuleGetGlobal_v2", &variable);
+    words.launch(0, 1);
+    words.call("cuModuleGetGlobal_v2", &variable);
+    words.launch(1, 2);
+    words.touched(1, &[(WRITE, BYTES, BYTES + 8)]);
+    words.touched(2, &[(READ, BYTES + 7, BYTES + 8)]);
+    check(&words, &["1 race\n", "both touch byte 7\n"]);
+}
+
+#[test]
 fn a_call_of_several_launches_touches_what_all_of_them_do() {
     let mut words = RingWords::new();
     words.launches(&[[0, 1]]);

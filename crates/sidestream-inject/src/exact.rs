@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::sync::OnceLock;
 
-use crate::calls::RUNTIME;
+use crate::calls::{CALLS, RUNTIME};
 use crate::cupti::Callback;
 use crate::ring::SharedRing;
 use crate::system::{self, Library, text};
@@ -42,6 +42,8 @@ type CaptureFn = unsafe extern "C" fn(
 struct Probe {
     ring: &'static SharedRing,
     launched: LaunchedFn,
+    /// Returns the places of variables of modules, each once.
+    variables: Option<LaunchedFn>,
     end: EndFn,
     capture: Option<CaptureFn>,
 }
@@ -81,6 +83,8 @@ pub fn begin(
     let probe = Probe {
         ring,
         launched,
+        // SAFETY: as above.
+        variables: unsafe { library.function(c"sidestream_exact_variables") },
         end,
         capture,
     };
@@ -135,12 +139,13 @@ pub fn forget() {
     }
 }
 
-/// Writes what a call of this thread has launched, before the call itself is written: if nothing, the kernel that it has added to the
-/// capture of this stream.
-pub fn launched(into: Option<u64>) {
+/// Writes what a call of this thread has launched in a context, before the call itself is written: if nothing, the kernel that it has
+/// added to the capture of this stream. Before that, the places of variables that kernels may use.
+pub fn launched(context: u64, into: Option<u64>) {
     let Some(probe) = PROBE.get() else {
         return;
     };
+    probe.variables(context);
     let mut is_any = false;
     probe.launches(|record| {
         is_any = true;
@@ -177,6 +182,35 @@ impl Probe {
                 }
             }
         });
+    }
+
+    /// Writes calls that would have returned the places of new variables.
+    fn variables(&self, context: u64) {
+        let row = CALLS
+            .iter()
+            .position(|call| call.name == "cuModuleGetGlobal_v2");
+        let (Some(variables), Some(row)) = (self.variables, row) else {
+            return;
+        };
+        let head = Head {
+            words: 0,
+            tag: Tag::Call,
+            index: row as u16,
+            per_thread: false,
+        };
+        let mut places = [[0; 2]; 64];
+        loop {
+            // SAFETY: there is room for so many pairs.
+            let count = unsafe { variables(places.as_flattened_mut().as_mut_ptr(), places.len()) };
+            for [at, bytes] in &places[..count.min(places.len())] {
+                let thread = u64::from(system::thread());
+                let words = [thread, context, 0, 0, 0, 0, 0, *at, *bytes];
+                self.ring.write(head, &words);
+            }
+            if count == 0 {
+                return;
+            }
+        }
     }
 
     /// Returns the node that the last call has added to the capture of a stream.

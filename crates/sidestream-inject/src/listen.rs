@@ -258,14 +258,15 @@ impl Listener {
             per_thread,
         };
         if let Some(stream) = launches_into {
-            let words = &words[BEFORE..];
+            let (context, words) = (words[1], &words[BEFORE..]);
             let is_kernel = result == 0 && call.kernel(words).is_some();
             let stream = words.get(usize::from(stream)).filter(|_| is_kernel);
             // `CU_STREAM_PER_THREAD`.
-            exact::launched(stream.map(|stream| match stream {
+            let stream = stream.map(|stream| match stream {
                 0 if per_thread => 2,
                 stream => *stream,
-            }));
+            });
+            exact::launched(context, stream);
         }
         self.ring.write(head, words);
         if let Some(host) = self.host.as_ref().filter(|_| call.at == Moment::Enter) {

@@ -96,6 +96,12 @@ impl Allocations {
         (address < range.end).then_some(range)
     }
 
+    /// Whether this is memory from its first byte to its last.
+    pub fn is(&self, start: u64, bytes: u64) -> bool {
+        let range = self.by_start.get(&start);
+        range.is_some_and(|range| range.end - start == bytes)
+    }
+
     /// Returns the first address of memory after an address.
     pub fn next_after(&self, address: u64) -> Option<u64> {
         let after = (Bound::Excluded(address), Bound::Unbounded);

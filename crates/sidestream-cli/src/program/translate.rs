@@ -12,7 +12,7 @@ use sidestream::op::{
     Access, BufferId, DeviceId, EventId, FlagId, Kind, Memory, Op, OpId, SiteId, StreamId,
     StreamKind, ThreadId,
 };
-use sidestream_inject::calls::{ApiCall, CALLS, Does, Word};
+use sidestream_inject::calls::{ApiCall, CALLS, Does, Made, Word};
 use sidestream_inject::wire::{CALL_WORDS, Head, Tag};
 
 use super::graphs::Graphs;
@@ -247,7 +247,9 @@ impl<T: Hears> Process<T> {
         if result != 0 && !matches!(call.what, Does::EndCapture(..)) {
             return;
         }
-        self.calls += 1;
+        // The places of variables are told by calls that the program did not make.
+        let is_told = matches!(call.what, Does::Alloc(_, _, Made::Global)) && before[2] == 0;
+        self.calls += u64::from(!(is_told && self.exact.is_on));
         let device = self.contexts.get(&before[1]).copied().unwrap_or_default();
         let thread = self.thread(thread);
         self.hand_over(thread);

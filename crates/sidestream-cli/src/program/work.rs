@@ -12,6 +12,8 @@ impl<T: Hears> Process<T> {
     pub(super) fn memory_or_work(&mut self, call: &ApiCall, now: &Now<'_>) {
         let word = |at| now.word(at);
         match call.what {
+            // A variable that was told before.
+            Does::Alloc(at, bytes, Made::Global) if self.memory.is(word(at), word(bytes)) => {}
             Does::Alloc(at, bytes, kind) | Does::Register(at, bytes, kind) => {
                 let memory = match kind {
                     Made::Pinned | Made::Registered => Memory::Pinned,

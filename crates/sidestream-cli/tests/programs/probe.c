@@ -66,6 +66,14 @@ size_t sidestream_exact_launched(uint64_t *to, size_t room) {
     return some;
 }
 
+size_t sidestream_exact_variables(uint64_t *to, size_t room) {
+    static size_t left = 1;
+    if (left > room || left == 0) return 0;
+    to[0] = 0xabc000;
+    to[1] = 64;
+    return left--;
+}
+
 static void *tells(void *nothing) {
     const uint64_t touched[] = {number, strlen(calls->only), strlen(calls->patches)}, forged[] = {0xbad, 0, 0, 0, 0};
     calls->write(CALL, forged, 5);
