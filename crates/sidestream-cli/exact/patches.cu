@@ -1,4 +1,4 @@
-// What runs behind each access to global memory of every kernel of a program.
+// What runs before each access to global memory of every kernel of a program.
 //
 // Compiled by the user's own nvcc: see `exact.rs`. VERSION is that of NVIDIA's library, since 13.3 and 13.5 changed
 // the arguments of callbacks.
