@@ -40,7 +40,7 @@ using u64 = uint64_t;
 
 enum Tag : uint32_t { TOUCHED = 19, BOXES_OF = 20, MAP_OF = 21 };
 // In the first word of TOUCHED.
-constexpr u64 MORE = 1ull << 63, INCOMPLETE = 1ull << 62, STORES_TENSORS = 1ull << 60;
+constexpr u64 MORE = 1ull << 63, INCOMPLETE = 1ull << 62, STORES_TENSORS = 1ull << 60, TELLS_LOADS = 1ull << 59;
 constexpr u64 RING_WORDS = 1 << 22, KIND_SHIFT = 60;
 // The largest number of words of ranges and of boxes (of five words each) in a record.
 constexpr size_t RANGE_WORDS = 16000, BOX_WORDS = 15000;
@@ -357,6 +357,7 @@ void launch_ended(Memory& memory, uint32_t at, u64 lost, u64 grid) {
         }
     }
     words[0] = slot.number | (lost ? INCOMPLETE : 0) | (slot.kernel.stores_tensors ? STORES_TENSORS : 0);
+    if (VERSION >= 133 && memory.knows_maps) words[0] |= TELLS_LOADS;
     calls.write(TOUCHED, words.data(), words.size());
     ended++;
 }

@@ -254,6 +254,26 @@ fn nodes_of_graphs_and_of_captures_are_told() {
 }
 
 #[test]
+fn tensor_maps_among_parameters_are_written_before_the_launch() {
+    let installed = Installed::new("maps");
+    let records = installed.records(&["--exact"], &compiled("maps.c"), "");
+    let launched = launches(&records, "cuLaunchKernel");
+    assert_eq!(launched, [[0, 2], [0, 4], [0, 6]]);
+    let pairs = records.iter().zip(&records[1..]);
+    let maps = pairs.filter(|((head, _), _)| head.tag == Tag::Maps);
+    let told = maps.map(|((_, maps), (next, launch))| {
+        assert_eq!((next.tag, launch[0]), (Tag::Launches, maps[0]));
+        let (maps, rest) = maps[1..].as_chunks::<16>();
+        let addresses: Vec<_> = maps.iter().map(|map| map[0] & 0xff).collect();
+        assert!(maps.iter().all(|map| map[1] == 16 << 32 | 0x390) && rest.is_empty());
+        (launch[2], addresses)
+    });
+    let first = |from: u64, count| (from..from + count).map(|at| 16 * at).collect();
+    let expected: [(u64, Vec<u64>); 2] = [(4, first(6, 1)), (6, first(5, 8))];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn a_probe_that_does_not_begin_says_why() {
     let installed = Installed::new("refuses");
     let ran = installed.run(

@@ -189,11 +189,13 @@ fn whatever_a_program_writes_into_its_ring_does_not_end_the_command() {
         let mut words = Vec::new();
         for _ in 0..400 {
             // What launches of few numbers touch: of all, some at once, some later, some never.
-            let tag = [Tag::Launches, Tag::Touched, Tag::Boxes][draw(3) as usize];
+            let tags = [Tag::Launches, Tag::Touched, Tag::Boxes, Tag::Map, Tag::Maps];
+            let tag = tags[draw(5) as usize];
             let rest: Vec<u64> = (0..draw(24))
-                .map(|_| match draw(4) {
+                .map(|_| match draw(5) {
                     0 => draw(8) << 60 | (0x7f00_0000_0000 + draw(16) * 4096),
                     1 => 0x7f00_0000_0000 + draw(17) * 4096,
+                    2 => draw(32) << 59 | draw(12),
                     _ => draw(12),
                 })
                 .collect();

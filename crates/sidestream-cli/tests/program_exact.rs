@@ -17,6 +17,7 @@ const EARLY: u64 = 4 << 60;
 const MORE: u64 = 1 << 63;
 const INCOMPLETE: u64 = 1 << 62;
 const STORES: u64 = 1 << 60;
+const LOADS: u64 = 1 << 59;
 
 /// What a process writes into its ring.
 struct RingWords(Vec<u64>);
@@ -336,14 +337,15 @@ fn map(steps: [u32; 2]) -> [u32; 16] {
     ]
 }
 
+/// The 16 words of a map.
+fn words_of(halves: [u32; 16]) -> [u64; 16] {
+    let half = |at: usize| halves.get(at).map_or(0, |half| u64::from(*half));
+    std::array::from_fn(|at| half(2 * at) | half(2 * at + 1) << 32)
+}
+
 impl RingWords {
     fn map(&mut self, halves: [u32; 16]) {
-        let (pairs, _) = halves.as_chunks();
-        let words = pairs
-            .iter()
-            .map(|&[low, high]| u64::from(low) | u64::from(high) << 32);
-        let all: Vec<u64> = [MAP].into_iter().chain(words).chain([0; 8]).collect();
-        self.record(Tag::Map, 0, &all);
+        self.record(Tag::Map, 0, &[&[MAP], &words_of(halves)[..]].concat());
     }
 
     fn boxes(&mut self, number: u64, hash: u64, what: u64, at: &[i32]) {
@@ -484,6 +486,94 @@ fn copies_by_other_tensor_maps_may_touch_all_of_them() {
         let unknown = "exact: 1 of 1 kernel were not seen to the byte: 1 with copies by a tensor map that is not known\n";
         check(&words, &["no race\n", unknown]);
     }
+}
+
+/// The hash of the words of `map([1, 1])`, which a device computes.
+const HASH: u64 = 0xd441_c2eb_8b75_53f5;
+
+impl RingWords {
+    /// Says which maps are among the parameters of what a thread launches next.
+    fn maps(&mut self, thread: u64, maps: &[[u64; 16]]) {
+        self.record(Tag::Maps, 0, &[&[thread], maps.as_flattened()].concat());
+    }
+}
+
+/// Checks a launch that has maps among its parameters and loads by one, beside a reader of a byte: whether it may race, and
+/// whether it counts as not seen.
+#[track_caller]
+fn check_stores(
+    flags: u64,
+    maps: &[[u64; 16]],
+    loads_by: u64,
+    offset: u64,
+    races: bool,
+    unseen: bool,
+) {
+    let mut words = RingWords::new();
+    // Of a call that launched something else, and of another thread.
+    words.maps(1, &[words_of(map([1, 1]))]);
+    words.launch(1, 3);
+    words.maps(2, &[words_of(map([1, 1]))]);
+    words.maps(1, maps);
+    words.launch(0, 1);
+    words.launch(1, 2);
+    let told = words_of(map([1, 1]));
+    words.record(Tag::Map, 0, &[&[loads_by], &told[..]].concat());
+    words.boxes(1, loads_by, 0, &[0, 0]);
+    words.touched(3, &[]);
+    words.touched(1 | flags, &[]);
+    words.touched(2, &[(READ, offset, offset + 1)]);
+    let race = [
+        "1 race if its kernel writes",
+        "RAW on 0x7f0000000000",
+        &format!("both touch byte {offset}\n"),
+    ];
+    let report = check(&words, if races { &race } else { &["no race\n"] });
+    let counted = "not seen to the byte: 1 with";
+    assert_eq!(report.contains(counted), unseen, "{report}");
+}
+
+#[test]
+fn a_launch_may_store_by_the_maps_among_its_parameters_that_it_does_not_load_by() {
+    const KNOWN: u64 = STORES | LOADS;
+    let (one, mut far) = (words_of(map([1, 1])), words_of(map([1, 1])));
+    far[0] += BYTES / 2;
+    // The first and the last byte of the tensor, not the next.
+    check_stores(KNOWN, &[one], MAP, 0, true, false);
+    check_stores(KNOWN, &[one], MAP, 8191, true, false);
+    check_stores(KNOWN, &[one], MAP, 8192, false, false);
+    check_stores(KNOWN, &[one, far], HASH, 0, false, false);
+    check_stores(KNOWN, &[one, far], HASH, BYTES / 2, true, false);
+    check_stores(KNOWN, &[one], HASH, 0, false, true);
+    check_stores(KNOWN, &[], MAP, 0, false, true);
+    // It loads only; its loads are not told, or not all.
+    check_stores(LOADS, &[one], MAP, 0, false, false);
+    check_stores(STORES, &[one], MAP, 0, false, true);
+    check_stores(KNOWN | INCOMPLETE, &[one], MAP, 0, false, true);
+    // Not a map.
+    check_stores(
+        KNOWN,
+        &[[MEMORY, u64::MAX, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]],
+        MAP,
+        0,
+        false,
+        true,
+    );
+}
+
+#[test]
+fn what_may_be_stored_by_a_map_is_ordered_as_any_access() {
+    let mut words = RingWords::new();
+    words.maps(1, &[words_of(map([1, 1]))]);
+    words.launch(0, 1);
+    words.call("cuEventCreate", &[0, 2, 0xe1]);
+    words.call("cuEventRecord", &[0xe1, STREAMS[0]]);
+    words.call("cuStreamWaitEvent", &[STREAMS[1], 0xe1, 0]);
+    words.launch(1, 2);
+    words.touched(1 | STORES | LOADS, &[]);
+    words.touched(2, &[(READ, 0, 8)]);
+    let report = check(&words, &["no race\n"]);
+    assert!(!report.contains("exact:"), "{report}");
 }
 
 #[test]

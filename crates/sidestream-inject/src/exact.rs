@@ -139,13 +139,19 @@ pub fn forget() {
     }
 }
 
-/// Writes what a call of this thread has launched in a context, before the call itself is written: if nothing, the kernel that it has
-/// added to the capture of this stream. Before that, the places of variables that kernels may use.
-pub fn launched(context: u64, into: Option<u64>) {
+/// Writes the places of new variables that kernels of a context may use.
+pub fn variables(context: u64) {
+    if let Some(probe) = PROBE.get() {
+        probe.variables(context);
+    }
+}
+
+/// Writes what a call of this thread has launched, before the call itself is written: if nothing, the kernel that it has added to the
+/// capture of this stream.
+pub fn launched(into: Option<u64>) {
     let Some(probe) = PROBE.get() else {
         return;
     };
-    probe.variables(context);
     let mut is_any = false;
     probe.launches(|record| {
         is_any = true;
@@ -155,6 +161,14 @@ pub fn launched(context: u64, into: Option<u64>) {
         && let Some(node) = probe.captured(stream)
     {
         probe.write(Tag::Launches, &[u64::from(system::thread()), node, 0]);
+    }
+}
+
+/// Writes the tensor maps among the parameters of a kernel, before its launch is written.
+pub fn maps(words: &[u64]) {
+    if let (Some(probe), false) = (PROBE.get(), words.is_empty()) {
+        let thread = u64::from(system::thread());
+        probe.write(Tag::Maps, &[&[thread], words].concat());
     }
 }
 

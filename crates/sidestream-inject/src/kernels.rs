@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -42,6 +43,16 @@ pub struct LaunchArguments {
 /// The largest number of addresses that is written of one launch.
 const MAX_ADDRESSES: usize = 256;
 
+impl LaunchArguments {
+    /// Of the words of a call.
+    pub fn new(parameters: u64, extra: u64) -> LaunchArguments {
+        LaunchArguments {
+            parameters: parameters as *const *const u8,
+            extra: extra as *const *const u8,
+        }
+    }
+}
+
 impl Kernels {
     /// Finds the driver's functions.
     pub fn new() -> Kernels {
@@ -67,6 +78,11 @@ impl Kernels {
         self.lowest.fetch_min(at, Ordering::Relaxed);
         self.highest
             .fetch_max(at.saturating_add(bytes), Ordering::Relaxed);
+    }
+
+    /// The addresses between which all known memory lies.
+    fn memory(&self) -> Range<u64> {
+        self.lowest.load(Ordering::Relaxed)..self.highest.load(Ordering::Relaxed)
     }
 
     /// Returns the parameters of a kernel, and whether this is the first time.
@@ -130,45 +146,16 @@ impl Kernels {
         given: LaunchArguments,
         into: &mut Vec<u64>,
     ) -> bool {
-        // `CU_LAUNCH_PARAM_BUFFER_POINTER`, which the buffer follows.
-        const BUFFER: usize = 1;
         let (parameters, is_new) = self.of(kernel);
-        let mut buffer: *const u8 = std::ptr::null();
-        if given.parameters.is_null() && !given.extra.is_null() {
-            for at in 0..4 {
-                // SAFETY: pairs of a name and a value, which end with a null name.
-                let name = unsafe { *given.extra.add(2 * at) }.addr();
-                if name == BUFFER {
-                    // SAFETY: as above.
-                    buffer = unsafe { *given.extra.add(2 * at + 1) };
-                }
-                if name <= BUFFER {
-                    break;
-                }
-            }
-        }
         let (others, mut hash) = (into.len(), 0_u64);
         into.push(0);
-        let (lowest, highest) = (
-            self.lowest.load(Ordering::Relaxed),
-            self.highest.load(Ordering::Relaxed),
-        );
+        let known = self.memory();
         let room = into.len() + 2 * MAX_ADDRESSES;
-        for (number, parameter) in parameters.iter().enumerate() {
-            let from = if !given.parameters.is_null() {
-                // SAFETY: the driver reads a pointer for each parameter.
-                unsafe { *given.parameters.add(number) }
-            } else if !buffer.is_null() {
-                buffer.wrapping_add(parameter.offset)
-            } else {
-                break;
-            };
-            if from.is_null() {
-                continue;
-            }
-            for offset in (0..parameter.bytes).step_by(8) {
+        // SAFETY: the caller promises it.
+        for (number, from, len_bytes) in unsafe { places(parameters, given) } {
+            for offset in (0..len_bytes).step_by(8) {
                 let mut bytes = [0; 8];
-                let len = (parameter.bytes - offset).min(8);
+                let len = (len_bytes - offset).min(8);
                 // SAFETY: the driver reads all bytes of the parameter.
                 unsafe {
                     bytes
@@ -176,7 +163,7 @@ impl Kernels {
                         .copy_from_nonoverlapping(from.add(offset), len)
                 };
                 let word = u64::from_ne_bytes(bytes);
-                if len == 8 && (lowest..highest).contains(&word) && into.len() < room {
+                if len == 8 && known.contains(&word) && into.len() < room {
                     into.push(PARAMETER | (number as u64) << 32 | offset as u64);
                     into.push(word);
                 } else {
@@ -189,4 +176,81 @@ impl Kernels {
         into[others] = hash;
         is_new
     }
+
+    /// Appends the words of what may be tensor maps among a launch's parameters.
+    ///
+    /// # Safety
+    /// As of [`Kernels::addresses`].
+    pub unsafe fn maps(&self, kernel: u64, given: LaunchArguments, into: &mut Vec<u64>) {
+        let known = self.memory();
+        // SAFETY: the caller promises it.
+        for (_, from, len_bytes) in unsafe { places(self.of(kernel).0, given) } {
+            // All are aligned to 64 bytes.
+            let places = (0..len_bytes).step_by(64);
+            for at in places.take_while(|at| at + size_of::<Map>() <= len_bytes) {
+                // SAFETY: the driver reads all bytes of the parameter.
+                let map: Map = unsafe { from.add(at).cast::<Map>().read_unaligned() };
+                let is_map = known.contains(&map[0]) && may_be(&map);
+                if is_map && into.len() < MAX_MAPS * map.len() {
+                    into.extend(map);
+                }
+            }
+        }
+    }
+}
+
+/// The words of a `CUtensorMap`.
+type Map = [u64; 16];
+/// The largest number of maps that are written of one launch.
+const MAX_MAPS: usize = 8;
+
+/// Whether these words may be a tensor map: the tensor is aligned, the bits that say of what kind it is are no others, and there
+/// are neither strides nor sizes beyond its dimensions. (The command reads the rest, and says how that is known.)
+fn may_be(map: &Map) -> bool {
+    let half = |at: usize| (map[at / 2] >> (32 * (at % 2))) as u32;
+    let dimensions = (half(2) >> 4 & 7) as usize + 1;
+    map[0].is_multiple_of(16)
+        && half(2) & !0x7_fff1 == 0
+        && dimensions <= 5
+        && (2 + dimensions..7)
+            .chain(8 + dimensions..13)
+            .all(|beyond| half(beyond) == 0)
+}
+
+/// Returns the parameters of a launch: their numbers, where they are, and their bytes.
+///
+/// # Safety
+/// As of [`Kernels::addresses`].
+unsafe fn places(
+    parameters: &'static [Parameter],
+    given: LaunchArguments,
+) -> impl Iterator<Item = (usize, *const u8, usize)> {
+    // `CU_LAUNCH_PARAM_BUFFER_POINTER`, which the buffer follows.
+    const BUFFER: usize = 1;
+    let mut buffer: *const u8 = std::ptr::null();
+    if given.parameters.is_null() && !given.extra.is_null() {
+        for at in 0..4 {
+            // SAFETY: pairs of a name and a value, which end with a null name.
+            let name = unsafe { *given.extra.add(2 * at) }.addr();
+            if name == BUFFER {
+                // SAFETY: as above.
+                buffer = unsafe { *given.extra.add(2 * at + 1) };
+            }
+            if name <= BUFFER {
+                break;
+            }
+        }
+    }
+    let place = move |(number, parameter): (usize, &Parameter)| {
+        let from = if !given.parameters.is_null() {
+            // SAFETY: the driver reads a pointer for each parameter.
+            unsafe { *given.parameters.add(number) }
+        } else if !buffer.is_null() {
+            buffer.wrapping_add(parameter.offset)
+        } else {
+            std::ptr::null()
+        };
+        (!from.is_null()).then_some((number, from, parameter.bytes))
+    };
+    parameters.iter().enumerate().filter_map(place)
 }

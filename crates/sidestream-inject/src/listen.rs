@@ -258,15 +258,22 @@ impl Listener {
             per_thread,
         };
         if let Some(stream) = launches_into {
-            let (context, words) = (words[1], &words[BEFORE..]);
-            let is_kernel = result == 0 && call.kernel(words).is_some();
-            let stream = words.get(usize::from(stream)).filter(|_| is_kernel);
+            exact::variables(words[1]);
+            let words = &words[BEFORE..];
+            let kernel = call.kernel(words).filter(|_| result == 0);
+            let stream = words.get(usize::from(stream)).filter(|_| kernel.is_some());
+            if let (Some([kernel, parameters, extra]), true) = (kernel, exact::is_on()) {
+                let (given, mut maps) = (LaunchArguments::new(parameters, extra), Vec::new());
+                // SAFETY: as above.
+                unsafe { self.kernels.maps(kernel, given, &mut maps) };
+                exact::maps(&maps);
+            }
             // `CU_STREAM_PER_THREAD`.
             let stream = stream.map(|stream| match stream {
                 0 if per_thread => 2,
                 stream => *stream,
             });
-            exact::launched(context, stream);
+            exact::launched(stream);
         }
         self.ring.write(head, words);
         if let Some(host) = self.host.as_ref().filter(|_| call.at == Moment::Enter) {
@@ -326,10 +333,7 @@ impl Listener {
             }
             return;
         };
-        let given = LaunchArguments {
-            parameters: parameters as *const *const u8,
-            extra: extra as *const *const u8,
-        };
+        let given = LaunchArguments::new(parameters, extra);
         // SAFETY: the caller promises it; CUPTI's text ends with a zero.
         unsafe {
             if self.kernels.addresses(kernel, given, words) {

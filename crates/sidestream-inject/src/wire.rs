@@ -98,8 +98,9 @@ pub enum Tag {
     /// and the number of the launch. A kernel that is captured has its node, and zero. There may be several such records.
     Launches = 18,
     /// What a launch touched: its number, with bit 63 if more records of it follow, bit 62 if some accesses are missing, bit 61 if
-    /// some came before the wait of a dependent launch, bit 60 if it stores tensors, which is not heard. Then pairs: an address with the class of access from bit 60 on (0 read,
-    /// 1 write, 2 atomic; and 4, before that wait), and the end.
+    /// some came before the wait of a dependent launch, bit 60 if it stores tensors, which is not heard, and bit 59 if loads of
+    /// tensors are. Then pairs: an address with the class of access from bit 60 on (0 read, 1 write, 2 atomic; and 4, before that
+    /// wait), and the end.
     Touched = 19,
     /// The tensor copies of a launch, before its last [`Tag::Touched`]: its number; then for each, the hash of the tensor map's
     /// words; the class, the mode from bit 8 and the dimensions from bit 16 on, and bit 24 if it came before the wait; and
@@ -107,6 +108,9 @@ pub enum Tag {
     Boxes = 20,
     /// A tensor map, before the first [`Tag::Boxes`] that names it: the hash of its words, and these 16.
     Map = 21,
+    /// What may be the tensor maps among the parameters of the kernel that the next call of a thread launches: the thread; then
+    /// the 16 words of each.
+    Maps = 22,
 }
 
 /// What the host did.
@@ -138,9 +142,9 @@ impl Tag {
     /// Returns the tag of this number.
     pub fn of(number: u8) -> Option<Tag> {
         use Tag::*;
-        const ALL: [Tag; 21] = [
+        const ALL: [Tag; 22] = [
             Call, Kernel, Problem, Skip, Module, Site, Line, Name, Activity, Range, Began, Dropped,
-            Stopped, Host, HostEnd, Proof, Returned, Launches, Touched, Boxes, Map,
+            Stopped, Host, HostEnd, Proof, Returned, Launches, Touched, Boxes, Map, Maps,
         ];
         ALL.into_iter().find(|tag| *tag as u8 == number)
     }
@@ -189,6 +193,8 @@ pub const MORE: u64 = 1 << 63;
 pub const INCOMPLETE: u64 = 1 << 62;
 /// In the same word: the launch stores tensors, of which NVIDIA's library does not tell.
 pub const STORES: u64 = 1 << 60;
+/// In the same word: the maps by which the launch loads tensors are told, and the driver lays maps out as is known.
+pub const LOADS: u64 = 1 << 59;
 /// In the same word: the bits of the launch's number.
 pub const LAUNCH: u64 = (1 << 48) - 1;
 

@@ -79,6 +79,8 @@ inline __device__ void tensor_add(const CUtensorMap *map, const void *from, int 
 /// The matrix of the tensor programs: its rows are longer than the tensor is wide, and more follow than it is high.
 constexpr int PITCH = 512, WIDTH = 400, HEIGHT = 100, ROWS = 128, BOX_WIDTH = 64, BOX_HEIGHT = 16;
 constexpr size_t MATRIX_BYTES = size_t(PITCH) * ROWS * 4, BOX_BYTES = BOX_WIDTH * BOX_HEIGHT * 4;
+/// From the first to the last element of the tensor. Tensor stores are not told: all of these may be written.
+constexpr size_t TENSOR_BYTES = (size_t(PITCH) * (HEIGHT - 1) + WIDTH) * 4;
 
 /// A box has every row, or only the first of each `row_step` rows.
 inline CUtensorMap map_of(void *matrix, unsigned row_step = 1) {

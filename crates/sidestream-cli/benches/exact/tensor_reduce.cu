@@ -1,6 +1,7 @@
 // Two streams add to one box of a matrix by tensor reductions, each of them an atomic of the GPU's scope. Racy, a third
 // stream stores plainly inside; repaired, beside it.
-// expect: error
+// expect: warning WAW
+// repaired: warns
 // flags: -lcuda
 
 #include "bulk.cuh"
@@ -22,10 +23,10 @@ int main(int count, char **) {
     cudaStream_t a = new_stream(), b = new_stream(), c = new_stream();
     const int x = 64, y = 16;
     unsigned *inside = matrix + (y + 7) * PITCH + x + BOX_WIDTH - 1;
-    races(inside, 4);
+    races(matrix, TENSOR_BYTES);
 
     add_box<<<1, THREADS, 0, a>>>(map, x, y);                         // first
-    add_box<<<1, THREADS, 0, b>>>(map, x, y);                         // first
+    add_box<<<1, THREADS, 0, b>>>(map, x, y);                         // first second
     fill_bytes<<<1, 4, 0, c>>>(repaired ? inside + 1 : inside, 4, 1); // second
     must(cudaGetLastError());
     return finish_bytes(matrix, MATRIX_BYTES);

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use sidestream_inject::wire::{Head, INCOMPLETE, LAUNCH, MORE, STORES, Tag};
+use sidestream_inject::wire::{Head, INCOMPLETE, LAUNCH, LOADS, MORE, STORES, Tag};
 
 /// What a launch touched, as far as it has arrived.
 #[derive(Default)]
@@ -18,6 +18,8 @@ pub struct Arrived {
     pub is_incomplete: bool,
     /// Whether the kernel stores tensors, which is not heard.
     pub stores_tensors: bool,
+    /// Whether the hashes of all maps by which it loads tensors are heard.
+    pub tells_loads: bool,
     /// Whether all of it has arrived.
     pub has_ended: bool,
 }
@@ -99,6 +101,7 @@ impl Awaited {
             known.ranges.extend(rest);
             known.is_incomplete |= first & INCOMPLETE != 0;
             known.stores_tensors |= first & STORES != 0;
+            known.tells_loads |= first & LOADS != 0;
             known.has_ended |= is_last;
         }
     }

@@ -1,6 +1,6 @@
 //! Tensor maps, and the bytes of the boxes that kernels copy by them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::touched::{EARLY, MAY_WRITE, Range};
 
@@ -74,7 +74,25 @@ impl Maps {
     }
 }
 
+/// Appends all bytes of the maps among a launch's parameters that none of its boxes names: it may store by them. Returns whether
+/// there are any.
+pub fn stores(maps: &[u64], boxes: &[u64], into: &mut Vec<Range>) -> bool {
+    let ((maps, _), (boxes, _), from) = (maps.as_chunks(), boxes.as_chunks::<5>(), into.len());
+    let loads: HashSet<u64> = boxes.iter().map(|each| each[0]).collect();
+    let others = maps.iter().filter(|map| !loads.contains(&Map::hash(map)));
+    into.extend(others.filter_map(Map::of).map(|map| map.all(MAY_WRITE)));
+    into.len() > from
+}
+
 impl Map {
+    /// The hash by which the boxes of a map name it.
+    fn hash(words: &[u64; 16]) -> u64 {
+        words.iter().fold(0, |hash, word| {
+            let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            hash ^ hash >> 29
+        })
+    }
+
     /// Reads a map as devices do (measured under driver 580 on Hopper: NVIDIA documents no layout). The probe tells of maps
     /// only where the driver encodes as it is read here. Returns `None` for packed elements.
     fn of(words: &[u64; 16]) -> Option<Map> {

@@ -11,7 +11,7 @@ use sidestream::log::limits;
 use sidestream::op::{Accesses, Kind, Mode, StreamId};
 
 use super::awaited::{Awaited, Launched};
-use super::maps::Maps;
+use super::maps::{self, Maps};
 use super::translate::{Hears, Now, Process};
 
 /// Bytes of one class: the class, the first address, the address after the last byte.
@@ -33,13 +33,21 @@ pub struct Exact {
     /// What is held back until they are.
     pub awaited: Awaited,
     /// By thread: what its next call launches.
-    next: HashMap<u32, Vec<Launched>>,
+    next: HashMap<u32, Launch>,
     /// What the present call launches.
-    now: Vec<Launched>,
+    now: Launch,
     /// Tensor maps.
     pub maps: Maps,
     /// What was not heard.
     pub unseen: Unseen,
+}
+
+/// What a call launches.
+#[derive(Default)]
+struct Launch {
+    kernels: Vec<Launched>,
+    /// The words of what may be tensor maps among the parameters.
+    maps: Vec<u64>,
 }
 
 /// Why a launch is not known to the byte.
@@ -53,7 +61,7 @@ pub enum Why {
     TooMuch,
     /// It copies by a tensor map that is not known, or too many boxes.
     Map,
-    /// It stores tensors.
+    /// It stores tensors, by a map that is not among its parameters.
     Stores,
 }
 
@@ -139,7 +147,15 @@ impl Exact {
     pub fn launches(&mut self, record: &[u64]) {
         if let Some((&thread, pairs)) = record.split_first() {
             let launched = self.awaited.launched(pairs);
-            self.next.entry(thread as u32).or_default().extend(launched);
+            let next = self.next.entry(thread as u32).or_default();
+            next.kernels.extend(launched);
+        }
+    }
+
+    /// Takes the tensor maps among the parameters of what the next call of a thread launches.
+    pub fn maps_of_launch(&mut self, record: &[u64]) {
+        if let Some((&thread, maps)) = record.split_first() {
+            self.next.entry(thread as u32).or_default().maps = maps.to_vec();
         }
     }
 
@@ -150,8 +166,8 @@ impl Exact {
         }
     }
 
-    /// Appends what a launch touched. Returns why that is not all.
-    fn ranges(&mut self, launched: Launched, into: &mut Vec<Range>) -> Option<Why> {
+    /// Appends what a launch touched that has these maps among its parameters. Returns why that is not all.
+    fn ranges(&mut self, launched: Launched, maps: &[u64], into: &mut Vec<Range>) -> Option<Why> {
         let Some(touched) = launched.touched else {
             return Some(Why::NotInTime);
         };
@@ -163,6 +179,10 @@ impl Exact {
         });
         into.extend(each.filter(|(_, start, end)| start < end));
         let are_known = self.maps.boxes(&touched.boxes, into);
+        // If boxes are missing, a map may be one of theirs.
+        let is_all = touched.has_ended && !touched.is_incomplete;
+        let are_stores_unknown = touched.stores_tensors
+            && !(is_all && touched.tells_loads && maps::stores(maps, &touched.boxes, into));
         let mut own = into.split_off(from);
         merge(&mut own);
         into.append(&mut own);
@@ -173,11 +193,11 @@ impl Exact {
         } else if !are_known {
             Some(Why::Map)
         } else {
-            touched.stores_tensors.then_some(Why::Stores)
+            are_stores_unknown.then_some(Why::Stores)
         }
     }
 
-    fn launched(&mut self) -> Vec<Launched> {
+    fn launched(&mut self) -> Launch {
         std::mem::take(&mut self.now)
     }
 }
@@ -206,7 +226,8 @@ fn mode_of(class: u8) -> Mode {
 impl<T: Hears> Process<T> {
     /// A launch in a stream.
     pub(super) fn launch_exactly(&mut self, now: &Now<'_>, stream: StreamId, is_dependent: bool) {
-        let (launched, kernel) = (self.exact.launched(), Kind::kernel(stream));
+        let (launch, kernel) = (self.exact.launched(), Kind::kernel(stream));
+        let launched = launch.kernels;
         if self.graphs.is_captured(kernel) {
             self.graphs.captured = launched.first().map_or(0, |launched| launched.node);
             return self.op(now, kernel, &[]);
@@ -214,7 +235,7 @@ impl<T: Hears> Process<T> {
         let mut why = launched.is_empty().then_some(Why::NotWatched);
         let mut ranges = Vec::new();
         for one in launched {
-            let missing = self.exact.ranges(one, &mut ranges);
+            let missing = self.exact.ranges(one, &launch.maps, &mut ranges);
             why = why.or(missing);
         }
         self.exact.unseen.count(1, why);
@@ -252,11 +273,11 @@ impl<T: Hears> Process<T> {
     /// Returns what the kernels of a graph's launch touch, and by the handle of their node; and how many they are.
     pub(super) fn nodes_touch(&mut self) -> (Vec<Range>, HashMap<u64, Vec<Range>>, u64) {
         let (mut all, mut of_nodes) = (Vec::new(), HashMap::<u64, Vec<Range>>::new());
-        let launched = self.exact.launched();
+        let launched = self.exact.launched().kernels;
         let count = launched.len() as u64;
         for one in launched {
             let (node, from) = (one.node, all.len());
-            let why = self.exact.ranges(one, &mut all);
+            let why = self.exact.ranges(one, &[], &mut all);
             self.exact.unseen.count(1, why);
             of_nodes.entry(node).or_default().extend(&all[from..]);
         }

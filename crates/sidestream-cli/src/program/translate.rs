@@ -220,6 +220,7 @@ impl<T: Hears> Process<T> {
             Tag::HostEnd => self.host_ended(head, record),
             Tag::Proof => self.proved(record),
             Tag::Map => self.exact.maps.add(record),
+            Tag::Maps => self.exact.maps_of_launch(record),
             Tag::Launches => {
                 self.hear_exactly();
                 self.exact.launches(record);
