@@ -1,6 +1,6 @@
 // Tensor copies write boxes that the tensor's right and lower edges cut off: what lies beyond is not written. Another
 // stream writes there; racy, it begins at the last column of the tensor.
-// expect: warning WAW
+// expect: warning WAR
 // repaired: warns
 // flags: -lcuda
 

@@ -1,6 +1,6 @@
 // Two streams add to one box of a matrix by tensor reductions, each of them an atomic of the GPU's scope. Racy, a third
 // stream stores plainly inside; repaired, beside it.
-// expect: warning WAW
+// expect: warning RAW|WAR
 // repaired: warns
 // flags: -lcuda
 

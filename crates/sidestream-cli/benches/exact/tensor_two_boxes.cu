@@ -1,6 +1,6 @@
 // Tensor copies of two streams write two boxes of one matrix, side by side: their ranges interleave. Racy, they share half
 // of each row.
-// expect: warning WAW
+// expect: warning RAW
 // repaired: warns
 // flags: -lcuda
 

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 
 use sidestream::check::{Findings, MEMORY_BYTES, OnRace, Race, Severity, counted, live, one_line};
 use sidestream::log::{Record, Sink};
+use sidestream::op::OpId;
 use sidestream_program::{Checked, checked_json};
 
 use super::bytes::Bytes;
@@ -38,6 +39,10 @@ impl Hears for Watch {
         if let (Some(bytes), Record::Op(op)) = (&mut self.bytes, record) {
             bytes.note(op, &self.findings);
         }
+    }
+
+    fn doubts(&mut self, op: OpId) -> bool {
+        self.findings.doubt(op)
     }
 
     fn hears_exactly(&mut self) {

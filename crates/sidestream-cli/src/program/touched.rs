@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 use sidestream::check::counted;
 use sidestream::log::limits;
-use sidestream::op::{Accesses, Kind, Mode, StreamId};
+use sidestream::op::{Accesses, Kind, Mode, OpId, StreamId};
 
 use super::awaited::{Awaited, Launched};
 use super::maps::{self, Maps};
@@ -166,8 +166,14 @@ impl Exact {
         }
     }
 
-    /// Appends what a launch touched that has these maps among its parameters. Returns why that is not all.
-    fn ranges(&mut self, launched: Launched, maps: &[u64], into: &mut Vec<Range>) -> Option<Why> {
+    /// Appends what a launch touched, and by which of the maps among its parameters it may store. Returns why that is not all.
+    fn ranges(
+        &mut self,
+        launched: Launched,
+        maps: &[u64],
+        into: &mut Vec<Range>,
+        stores: &mut Vec<Range>,
+    ) -> Option<Why> {
         let Some(touched) = launched.touched else {
             return Some(Why::NotInTime);
         };
@@ -182,7 +188,7 @@ impl Exact {
         // If boxes are missing, a map may be one of theirs.
         let is_all = touched.has_ended && !touched.is_incomplete;
         let are_stores_unknown = touched.stores_tensors
-            && !(is_all && touched.tells_loads && maps::stores(maps, &touched.boxes, into));
+            && !(is_all && touched.tells_loads && maps::stores(maps, &touched.boxes, stores));
         let mut own = into.split_off(from);
         merge(&mut own);
         into.append(&mut own);
@@ -233,12 +239,13 @@ impl<T: Hears> Process<T> {
             return self.op(now, kernel, &[]);
         }
         let mut why = launched.is_empty().then_some(Why::NotWatched);
-        let mut ranges = Vec::new();
+        let (mut ranges, mut stores) = (Vec::new(), Vec::new());
         for one in launched {
-            let missing = self.exact.ranges(one, &launch.maps, &mut ranges);
+            let missing = self
+                .exact
+                .ranges(one, &launch.maps, &mut ranges, &mut stores);
             why = why.or(missing);
         }
-        self.exact.unseen.count(1, why);
         let is_early = |range: &Range| is_dependent && range.0 & EARLY != 0;
         let (early, rest): (Vec<_>, Vec<_>) = ranges.into_iter().partition(is_early);
         let has_rest = early.is_empty() || !rest.is_empty();
@@ -252,6 +259,21 @@ impl<T: Hears> Process<T> {
         if has_rest {
             self.kernel_touches(now, kernel, rest);
         }
+        let is_told = stores.is_empty() || self.may_store(now, kernel, stores);
+        let why = why.or((!is_told).then_some(Why::Stores));
+        self.exact.unseen.count(1, why);
+    }
+
+    /// A kernel that stores in some of these bytes, an operation of its own: all of its races are warnings. Returns whether
+    /// that can be told.
+    fn may_store(&mut self, now: &Now<'_>, kernel: Kind, ranges: Vec<Range>) -> bool {
+        let is_told = self.told.doubts(OpId(self.ops));
+        if is_told {
+            let (mut accesses, _) = self.placed(ranges);
+            self.exact.unseen.keep(&mut accesses, 1);
+            self.op(now, kernel, &accesses);
+        }
+        is_told
     }
 
     /// A kernel that touches more than one operation may name is several, one after the other in its stream. Those before the
@@ -277,7 +299,7 @@ impl<T: Hears> Process<T> {
         let count = launched.len() as u64;
         for one in launched {
             let (node, from) = (one.node, all.len());
-            let why = self.exact.ranges(one, &[], &mut all);
+            let why = self.exact.ranges(one, &[], &mut all, &mut Vec::new());
             self.exact.unseen.count(1, why);
             of_nodes.entry(node).or_default().extend(&all[from..]);
         }

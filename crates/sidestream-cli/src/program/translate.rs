@@ -34,6 +34,11 @@ pub trait Hears {
     /// From here on, kernels are heard to the byte.
     fn hears_exactly(&mut self) {}
 
+    /// The next operation may not make its accesses. Returns whether that can be told.
+    fn doubts(&mut self, _: OpId) -> bool {
+        false
+    }
+
     /// Whether all that was asked for has arrived, though the program may go on.
     fn is_done(&self) -> bool {
         false
@@ -45,7 +50,7 @@ pub trait Hears {
 pub struct Process<T> {
     /// Receives what it does.
     pub told: T,
-    ops: u32,
+    pub(super) ops: u32,
     threads: HashMap<u32, ThreadId>,
     /// By thread: the device that was told last.
     devices: Vec<DeviceId>,

@@ -73,6 +73,8 @@ pub enum Doubt {
     MayOnlyRead,
     /// The second kernel may start before the first is complete, unless it waits for it, which no call shows.
     MayStartEarly,
+    /// An operation may not touch these bytes at all: it works on an unknown part of them.
+    Elsewhere,
     /// One of the two comes after a wait for what no call shows, and that may order them.
     Outside,
 }
@@ -88,6 +90,9 @@ impl Doubt {
             Doubt::MayStartEarly => {
                 "the second kernel was launched to start early, and whether it waits itself is not seen"
             }
+            Doubt::Elsewhere => {
+                "the kernel stores by a tensor map, and in which part of the tensor is not seen"
+            }
             Doubt::Outside => {
                 "one of the two comes after a wait for what is not seen here, which may order them"
             }
@@ -97,7 +102,7 @@ impl Doubt {
     /// Returns what the program's author can do to settle the question, where that is another call than the fix.
     pub fn settled_by(self) -> Option<&'static str> {
         match self {
-            Doubt::Waits | Doubt::Outside => None,
+            Doubt::Waits | Doubt::Outside | Doubt::Elsewhere => None,
             Doubt::MayOnlyRead => {
                 Some("declare the parameter a pointer to `const`, if the kernel only reads")
             }

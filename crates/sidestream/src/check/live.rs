@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::run::Run;
 use super::{Names, Page, Report, Severity, Waited};
 use crate::log::{Problem, Record, Sink};
-use crate::op::{StreamId, ThreadId};
+use crate::op::{OpId, StreamId, ThreadId};
 use crate::order::Chain;
 
 /// The default memory limit of a live checker: 1 GiB.
@@ -129,6 +129,18 @@ impl Findings {
         let watch = self.watch.lock();
         let problem = watch.ended.as_ref();
         problem.map(|problem| ended(problem, watch.run.ops))
+    }
+
+    /// Takes note that the next operation, which has this number, may not make its accesses: all of its races are warnings.
+    /// Returns `false` if there is no room for more of them.
+    pub fn doubt(&self, op: OpId) -> bool {
+        const MOST: usize = 1 << 20;
+        let doubted = &mut self.watch.lock().run.checker.races.doubted;
+        let has_room = doubted.len() < MOST;
+        if has_room {
+            doubted.push(op);
+        }
+        has_room
     }
 
     /// Returns the number of steps that a stream has taken.

@@ -112,6 +112,8 @@ struct Races {
     /// The earlier accesses unordered with the current operation; the vector is reused.
     found: Vec<Unordered>,
     unseen: Unseen,
+    /// Operations that may not make their accesses, in order.
+    doubted: Vec<OpId>,
     /// By buffer: its allocation and free by the caching allocator.
     tenancies: Vec<Tenancy>,
 }
@@ -484,6 +486,9 @@ impl Checker {
         let doubt = hazard::doubt_of(first, in_stream, second, memory, || {
             self.is_after_return(second, first, op.thread)
         });
+        let is_doubted = |one: &hazard::Use| self.races.doubted.binary_search(&one.op).is_ok();
+        let elsewhere = is_doubted(first) || is_doubted(second);
+        let doubt = elsewhere.then_some(Doubt::Elsewhere).or(doubt);
         let is_unseen = doubt.is_none() && self.races.unseen.may_order(chains, &self.clocks);
         let doubt = doubt.or(is_unseen.then_some(Doubt::Outside));
         let alike = Alike::of(kind, Some(second.buffer), (first.site, second.site), doubt);

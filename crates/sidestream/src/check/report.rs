@@ -197,6 +197,11 @@ impl Report {
             "races unless their kernels wait",
         );
         count(
+            with(Some(Doubt::Elsewhere)),
+            "race unless its kernel stores elsewhere",
+            "races unless their kernels store elsewhere",
+        );
+        count(
             with(Some(Doubt::Outside)),
             "race unless an unseen wait orders it",
             "races unless unseen waits order them",
