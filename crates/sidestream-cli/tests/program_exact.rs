@@ -578,6 +578,17 @@ fn a_write_beside_what_may_be_stored_by_a_map_is_no_error() {
 }
 
 #[test]
+fn a_dependent_launch_may_come_before_the_end_of_one_with_tensor_stores() {
+    let mut words = RingWords::new();
+    words.maps(1, &[words_of(map([1, 1]))]);
+    words.launch(0, 1);
+    words.dependent_launch(1, STREAMS[0], 2);
+    words.touched(1 | STORES | LOADS, &[(WRITE, 8192, 8200)]);
+    words.touched(2, &[(READ | EARLY, 8192, 8200)]);
+    check(&words, &["1 race\n", "both touch bytes 8192 to 8199\n"]);
+}
+
+#[test]
 fn what_may_be_stored_by_a_map_is_ordered_as_any_access() {
     let mut words = RingWords::new();
     words.maps(1, &[words_of(map([1, 1]))]);

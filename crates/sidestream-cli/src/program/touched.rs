@@ -256,10 +256,11 @@ impl<T: Hears> Process<T> {
             };
             self.kernel_touches(now, kind, early);
         }
+        // First, since a dependent kernel may come before the end of the last one only.
+        let is_told = stores.is_empty() || self.may_store(now, kernel, stores);
         if has_rest {
             self.kernel_touches(now, kernel, rest);
         }
-        let is_told = stores.is_empty() || self.may_store(now, kernel, stores);
         let why = why.or((!is_told).then_some(Why::Stores));
         self.exact.unseen.count(1, why);
     }
