@@ -8,6 +8,7 @@ mod kernels;
 mod miri;
 mod model;
 mod nightly;
+mod probe;
 mod python;
 mod release;
 mod site;
@@ -48,6 +49,7 @@ usage: cargo xtask <command>
                   the traces of a long run of many ranks, for measurements
   gpu-bundle      what is run on a machine with a GPU, in one folder to carry there
   kernels         PTX of the kernels in kernels/ that were changed; fetches the compiler
+  probe           the probe of `check --exact`, compiled with each of NVIDIA's libraries; fetches them
   model           the ring and the recorder under random thread schedules
   miri [test]     the soundness tests under Miri; needs a nightly toolchain";
 
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         ["lint"] => test::lint(),
         ["test"] => test::run(),
         ["nightly"] => nightly::run(),
+        ["probe"] => probe::run(),
         ["python"] => python::run(false),
         ["python", "--torch"] => python::run(true),
         ["python", "--frameworks"] => python::frameworks(),

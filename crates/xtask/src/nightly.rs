@@ -34,6 +34,7 @@ pub fn run() -> Result<bool> {
     run.cargo("truth", &["xtask", "truth", "100000", "1"])?;
     run.cargo("truth of ranks", &["xtask", "truth", "--ranks", "100", "1"])?;
     run.cargo("frameworks", &["xtask", "python", "--frameworks"])?;
+    run.cargo("probe", &["xtask", "probe"])?;
     if python::runs_oldest(&python::version_of_python()?) {
         run.cargo("oldest PyTorch", &["xtask", "python", "--oldest"])?;
     } else {
