@@ -47,10 +47,7 @@ __device__ __forceinline__ uint32_t slot_of(u64 key) { return slot_of(key >> 36,
 __device__ uint32_t take_leaf(Arena* arena) {
     for (;;) {
         u64 mine = current(&arena->free_taken);
-        if (mine >= current(&arena->free_given)) {
-            arena->short_of_leaves = 1;
-            return NO_LEAF;
-        }
+        if (mine >= current(&arena->free_given)) return NO_LEAF;
         if (atomicCAS(&arena->free_taken, mine, mine + 1) == mine) return __ldcg(&arena->free[mine & arena->free_mask]);
     }
 }
@@ -246,7 +243,7 @@ __device__ void send(const Lanes& lanes, Launch* launch, Entry* entry, u64 key, 
         for (uint32_t i = lanes.mine; i < LEAF_WORDS / 4; i += lanes.count) __stcg(&words[i], make_uint4(0, 0, 0, 0));
     }
     if (has_leaf) put(&arena->full_words[leaf - 1], 0);
-    // A key that is gone with the rest of its entry, so that nobody sees a part of it.
+    // A key that is gone with the rest of its entry, so that no thread sees a part of it.
     if (entry) __stcg(reinterpret_cast<uint4*>(entry), make_uint4(0, 0, 0, 0));
     __threadfence_system();
     __syncwarp(lanes.mask);

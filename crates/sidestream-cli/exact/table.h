@@ -27,7 +27,7 @@ struct Arena {
     uint32_t* free;             // a ring of the numbers of free leaves: a cache must have forgotten a leaf before it is taken again
     unsigned long long* ring;   // of the host
     unsigned long long* taken;  // how many words the host has taken; in the host's memory
-    uint32_t free_mask, short_of_leaves;
+    uint32_t free_mask;
     unsigned long long ring_words;  // a power of two
     alignas(128) unsigned long long free_taken;
     alignas(128) unsigned long long free_given, free_reserved;

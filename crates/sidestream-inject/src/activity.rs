@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 use crate::ring::SharedRing;
 use crate::system::{self, Library, text};
 use crate::wire::{
-    DEVICE, DEVICE_NAME, DRIVER, Head, KERNEL, KERNEL_NAME, MEMCPY, MEMSET, PEER, RUNTIME, SYNC,
-    Tag,
+    DEVICE, DEVICE_NAME, DRIVER, KERNEL, KERNEL_NAME, MEMCPY, MEMSET, PEER, RUNTIME, SYNC, Tag,
 };
 
 type SetFn = unsafe extern "C" fn(u32) -> c_int;
@@ -271,7 +270,7 @@ impl Profiler {
         thread::sleep(PAUSE);
         if !is(IS_LATE) {
             self.flush_all();
-            self.write(Tag::Stopped, &[]);
+            self.ring.write_words(Tag::Stopped, &[]);
         }
     }
 
@@ -295,17 +294,7 @@ impl Profiler {
         };
         // SAFETY: as above.
         ask.map(|ask| unsafe { ask(std::ptr::null_mut(), 0, &mut dropped) });
-        self.write(Tag::Dropped, &[dropped as u64]);
-    }
-
-    fn write(&self, tag: Tag, words: &[u64]) {
-        let head = Head {
-            words: 0,
-            tag,
-            index: 0,
-            per_thread: false,
-        };
-        self.ring.write(head, words);
+        self.ring.write_words(Tag::Dropped, &[dropped as u64]);
     }
 
     /// Whether calls of a function are written; `None` if CUPTI does not know its number. Writes its name the first time.
@@ -385,6 +374,6 @@ impl Profiler {
             // SAFETY: the word is a pointer to a text of CUPTI.
             copy[at] = self.named(unsafe { text(copy[at] as *const c_char) });
         }
-        self.write(Tag::Activity, &copy[..words]);
+        self.ring.write_words(Tag::Activity, &copy[..words]);
     }
 }

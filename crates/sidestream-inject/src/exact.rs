@@ -123,7 +123,9 @@ extern "C" fn write(tag: u32, words: *const u64, len: usize) {
         && len < MAX_WORDS
     {
         // SAFETY: the probe passes this many words.
-        probe.write(tag, unsafe { std::slice::from_raw_parts(words, len) });
+        probe
+            .ring
+            .write_words(tag, unsafe { std::slice::from_raw_parts(words, len) });
     }
 }
 
@@ -155,12 +157,14 @@ pub fn launched(into: Option<u64>) {
     let mut is_any = false;
     probe.launches(|record| {
         is_any = true;
-        probe.write(Tag::Launches, record);
+        probe.ring.write_words(Tag::Launches, record);
     });
     if let (Some(stream), false) = (into, is_any)
         && let Some(node) = probe.captured(stream)
     {
-        probe.write(Tag::Launches, &[u64::from(system::thread()), node, 0]);
+        probe
+            .ring
+            .write_words(Tag::Launches, &[u64::from(system::thread()), node, 0]);
     }
 }
 
@@ -168,7 +172,9 @@ pub fn launched(into: Option<u64>) {
 pub fn maps(words: &[u64]) {
     if let (Some(probe), false) = (PROBE.get(), words.is_empty()) {
         let thread = u64::from(system::thread());
-        probe.write(Tag::Maps, &[&[thread], words].concat());
+        probe
+            .ring
+            .write_words(Tag::Maps, &[&[thread], words].concat());
     }
 }
 
@@ -214,7 +220,7 @@ impl Probe {
         };
         let mut places = [[0; 2]; 64];
         loop {
-            // SAFETY: there is room for so many pairs.
+            // SAFETY: there is room for this many pairs.
             let count = unsafe { variables(places.as_flattened_mut().as_mut_ptr(), places.len()) };
             for [at, bytes] in &places[..count.min(places.len())] {
                 let thread = u64::from(system::thread());
@@ -248,15 +254,5 @@ impl Probe {
         let is_any = answer == 0 && status == ACTIVE && count > 0 && !nodes.is_null();
         // SAFETY: the driver's array has this many nodes, and no other thread may capture into the stream now.
         is_any.then(|| unsafe { *nodes.add(count - 1) })
-    }
-
-    fn write(&self, tag: Tag, words: &[u64]) {
-        let head = Head {
-            words: 0,
-            tag,
-            index: 0,
-            per_thread: false,
-        };
-        self.ring.write(head, words);
     }
 }

@@ -111,6 +111,17 @@ impl SharedRing {
         true
     }
 
+    /// Writes words.
+    pub fn write_words(&self, tag: Tag, words: &[u64]) {
+        let head = Head {
+            words: 0,
+            tag,
+            index: 0,
+            per_thread: false,
+        };
+        self.write(head, words);
+    }
+
     /// Writes a text, which is cut to what a record can hold.
     pub fn write_text(&self, tag: Tag, before: &[u64], text: &[u8]) {
         let text = &text[..text.len().min(4096)];

@@ -85,7 +85,7 @@ impl Unseen {
         }
     }
 
-    /// Leaves as many accesses as so many operations may have, the largest.
+    /// Leaves as many accesses as this many operations may have, the largest.
     pub fn keep(&mut self, accesses: &mut Accesses, operations: usize) {
         let most = operations * limits::ACCESSES as usize;
         if accesses.len() > most {
