@@ -27,7 +27,7 @@ pub struct Options {
     #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "20", conflicts_with = "light",
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub provoke: Option<u32>,
-    /// Watch each access of each kernel: exact bytes, without guesses. The program runs several times slower. Takes NVIDIA's
+    /// Watch each access of each kernel: exact bytes, without guesses. The program runs many times slower. Takes NVIDIA's
     /// Sanitizer library and nvcc
     #[arg(long, conflicts_with = "light")]
     pub exact: bool,
