@@ -62,7 +62,7 @@ __device__ __noinline__ Entry* find(Launch* launch, u64 key, bool with_leaf) {
             u64 there = current(&entry->key);
             if (there == 0) there = atomicCAS(&entry->key, 0ull, key);
             if (there == 0) {
-                put(&entry->next, atomicExch(&launch->lists[slot % LISTS], slot + 1));
+                put(&entry->next, atomicExch(&launch->lists[(key >> 4) % LISTS], slot + 1));
                 if (with_leaf) put(&entry->leaf, take_leaf(launch->arena));
                 return entry;
             }
@@ -72,21 +72,24 @@ __device__ __noinline__ Entry* find(Launch* launch, u64 key, bool with_leaf) {
     return nullptr;
 }
 
-// Returns the leaf of a page that seemed to have none; NO_LEAF: it has none.
+// Returns the leaf of a page that seemed to have none; NO_LEAF: it has none. One lane asks for all that want the same page.
 __device__ __noinline__ uint32_t leaf_of(Launch* launch, u64 key) {
-    Entry* entry = find(launch, key, true);
-    uint32_t leaf = NO_LEAF;
-    // Who makes the entry does not wait for anything.
-    while (entry && (leaf = current(&entry->leaf)) == 0) {
+    uint32_t mask = __activemask(), leader = __ffs(__match_any_sync(mask, (uint32_t)(key >> 4))) - 1, leaf = NO_LEAF;
+    if (lane_number() == leader) {
+        Entry* entry = find(launch, key, true);
+        // Who makes the entry does not wait for anything.
+        while (entry && (leaf = current(&entry->leaf)) == 0) {
+        }
+        if (leaf == NO_LEAF) put(&launch->lost, 1);
     }
-    if (leaf == NO_LEAF) put(&launch->lost, 1);
-    return leaf;
+    __syncwarp(mask);
+    return __shfl_sync(mask, leaf, leader);
 }
 
-// A page has all its bits set: later accesses need to look at the entry of its region only.
-__device__ __noinline__ void page_is_full(Launch* launch, u64 address, uint32_t kind) {
-    Entry* region = find(launch, key_of(launch->tag, address >> REGION_BITS, kind | REGION), false);
-    if (region) atomicOr(&region->leaf, 1u << (address >> PAGE_BITS & 31));
+// A page has all its bits set: later accesses need to look at its entry only.
+__device__ __noinline__ void page_is_full(Launch* launch, u64 key) {
+    Entry* entry = find(launch, key, false);
+    if (entry) atomicOr(&entry->leaf, FULL);
 }
 
 // Notes an access to at most 32 bytes that do not cross a multiple of 32, at an address of the program. Most are to bytes that
@@ -94,20 +97,20 @@ __device__ __noinline__ void page_is_full(Launch* launch, u64 address, uint32_t 
 __device__ __forceinline__ void note(Launch* launch, u64 address, uint32_t bytes, uint32_t kind) {
     uint4 front = loaded(launch);
     Entry* entries = reinterpret_cast<Entry*>((u64)front.y << 32 | front.x);
-    uint32_t page = address >> PAGE_BITS, region = address >> REGION_BITS, tag = launch->tag;
-    Entry entry = unpacked(loaded(&entries[slot_of(tag, region, kind | REGION)]));
-    if (entry.key == key_of(tag, region, kind | REGION) && entry.leaf >> page % 32 & 1) return;
+    uint32_t page = address >> PAGE_BITS, tag = launch->tag;
     u64 key = key_of(tag, page, kind);
-    entry = unpacked(loaded(&entries[slot_of(tag, page, kind)]));
-    uint32_t leaf = entry.key == key && entry.leaf ? entry.leaf : leaf_of(launch, key);
-    if (leaf == NO_LEAF) return;
+    Entry entry = unpacked(loaded(&entries[slot_of(tag, page, kind)]));
+    uint32_t leaf = entry.key == key ? entry.leaf : 0;
+    if (leaf & FULL) return;
+    if (leaf == 0) leaf = leaf_of(launch, key);
+    if (leaf & FULL) return;
     uint32_t* leaves = reinterpret_cast<uint32_t*>((u64)front.w << 32 | front.z);
     uint32_t* word = &leaves[(size_t)(leaf - 1) * LEAF_WORDS + address % (1u << PAGE_BITS) / 32];
     uint32_t bits = (bytes >= 32 ? ~0u : (1u << bytes) - 1) << address % 32;
     if ((*word & bits) == bits) return;
     uint32_t before = atomicOr(word, bits);
     if ((before | bits) == ~0u && before != ~0u && atomicAdd(&launch->full_words[leaf - 1], 1) == LEAF_WORDS - 1)
-        page_is_full(launch, address, kind);
+        page_is_full(launch, key);
 }
 
 // Notes an access to any range.
@@ -122,8 +125,9 @@ __device__ __noinline__ void note_range(Launch* launch, u64 address, u64 bytes, 
 // Takes words of the ring for records; waits for the host where it is full.
 __device__ u64 take_words(Arena* arena, uint32_t words) {
     for (;;) {
-        u64 at = atomicAdd(&arena->head, (u64)words), place = at & (arena->ring_words - 1);
-        while (at + words > current(&arena->may_write_to)) atomicMax(&arena->may_write_to, current(arena->taken) + arena->ring_words);
+        u64 end = current(&arena->may_write_to), at = atomicAdd(&arena->head, (u64)words), place = at & (arena->ring_words - 1);
+        for (; at + words > end; end = current(&arena->may_write_to))
+            atomicMax(&arena->may_write_to, current(arena->taken) + arena->ring_words);
         if (place + words <= arena->ring_words) return place;
         // Records lie in one piece: the words up to the end are skipped, and as many at the beginning as were taken there.
         u64 left = arena->ring_words - place;
@@ -140,16 +144,11 @@ struct Lanes {
         count = __popc(mask);
     }
     __device__ uint32_t leader() const { return __ffs(mask) - 1; }
-    // The sum over lanes with a lower number; `all` is that over all lanes. (A patch may not contain `redux`.)
-    __device__ uint32_t before(uint32_t value, uint32_t* all) const {
-        uint32_t sum = 0, below = 0;
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            uint32_t from = __ffs(rest) - 1, its = __shfl_sync(mask, value, from);
-            sum += its;
-            if (from < lane) below += its;
-        }
-        *all = sum;
-        return below;
+    // How many lanes with a lower number say yes; `all` is how many of all. (A patch may not contain `redux`.)
+    __device__ uint32_t before(bool says_yes, uint32_t* all) const {
+        uint32_t yes = __ballot_sync(mask, says_yes);
+        *all = __popc(yes);
+        return __popc(yes & ((1u << lane) - 1));
     }
 };
 
@@ -175,14 +174,12 @@ __device__ __forceinline__ Found scan(const Lanes& lanes, const uint32_t* leaf) 
     const uint4* words = reinterpret_cast<const uint4*>(leaf);
     Found found, all;
     if (lanes.count == 32) {
-        for (uint32_t half = 0; half < 2; half++) {
-            // All on their way at once.
-            uint4 four[8];
+        // All on their way at once.
+        uint4 four[16];
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++) four[i] = __ldcg(&words[(half * 8 + i) * 32 + lanes.lane]);
+        for (uint32_t i = 0; i < 16; i++) four[i] = __ldcg(&words[i * 32 + lanes.lane]);
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++) found.add(four[i], (half * 8 + i) * 32 + lanes.lane);
-        }
+        for (uint32_t i = 0; i < 16; i++) found.add(four[i], i * 32 + lanes.lane);
         for (uint32_t step = 16; step; step /= 2)
             found.add(__shfl_xor_sync(~0u, found.lowest, step), __shfl_xor_sync(~0u, found.highest, step), __shfl_xor_sync(~0u, found.bits, step));
         return found;
@@ -211,86 +208,96 @@ __device__ void send_bits(const Lanes& lanes, Arena* arena, uint32_t number, u64
     if (lanes.lane == lanes.leader()) put(&arena->ring[at], said(BITS, 2 + LEAF_WORDS / 2, number));
 }
 
-// Sends what entries say, one of each lane (null: none), and gives their leaves back.
-__device__ void send(const Lanes& lanes, Launch* launch, Entry* entry, u64 key, uint32_t leaf) {
+__device__ __forceinline__ bool has_leaf(const Entry& entry) {
+    return entry.leaf && entry.leaf != NO_LEAF && (entry.key & 3) != BOXES;
+}
+
+// Sends what entries say, one of each lane (no key: none), and clears their leaves.
+__device__ void send(const Lanes& lanes, Launch* launch, const Entry& entry) {
     Arena* arena = launch->arena;
-    bool has_leaf = entry && !(key & REGION) && (key & 3) != BOXES && leaf != NO_LEAF && leaf;
-    bool is_full = has_leaf && current(&arena->full_words[leaf - 1]) == LEAF_WORDS;
-    uint32_t lowest = 0, highest = 1u << PAGE_BITS, bits = highest;
-    for (uint32_t rest = __ballot_sync(lanes.mask, has_leaf && !is_full); rest; rest &= rest - 1) {
+    u64 key = entry.key;
+    uint32_t leaf = entry.leaf & ~FULL, lowest = 0, highest = 1u << PAGE_BITS, bits = highest;
+    bool has = has_leaf(entry);
+    for (uint32_t rest = __ballot_sync(lanes.mask, has && !(entry.leaf & FULL)); rest; rest &= rest - 1) {
         uint32_t from = __ffs(rest) - 1, its = __shfl_sync(lanes.mask, leaf, from);
         Found found = scan(lanes, arena->leaves + (size_t)(its - 1) * LEAF_WORDS);
         if (lanes.lane == from) lowest = found.lowest, highest = found.highest, bits = found.bits;
     }
-    bool is_run = has_leaf && bits && bits == highest - lowest;
+    bool is_run = has && bits && bits == highest - lowest;
     uint32_t all, mine = lanes.before(is_run, &all);
-    u64 at = 0;
     if (all) {
-        if (lanes.lane == lanes.leader()) at = take_words(arena, 3 * all);
-        at = __shfl_sync(lanes.mask, at, lanes.leader()) + 3 * mine;
+        u64 at = lanes.lane == lanes.leader() ? take_words(arena, 2 * all) : 0;
+        at = __shfl_sync(lanes.mask, at, lanes.leader()) + 2 * mine;
+        if (is_run) {
+            put(&arena->ring[at + 1], run_from(lowest, highest - 1));
+            put(&arena->ring[at], run_of(key >> 4, key & 7, launch->number));
+        }
     }
-    if (is_run) {
-        put(&arena->ring[at + 1], (page_of(key) + lowest) | (key & 7) << 60);
-        put(&arena->ring[at + 2], page_of(key) + highest);
-    }
-    for (uint32_t rest = __ballot_sync(lanes.mask, has_leaf && bits && !is_run); rest; rest &= rest - 1) {
+    for (uint32_t rest = __ballot_sync(lanes.mask, has && bits && !is_run); rest; rest &= rest - 1) {
         uint32_t from = __ffs(rest) - 1, its = __shfl_sync(lanes.mask, leaf, from);
         send_bits(lanes, arena, launch->number, __shfl_sync(lanes.mask, key, from), arena->leaves + (size_t)(its - 1) * LEAF_WORDS);
     }
-    for (uint32_t rest = __ballot_sync(lanes.mask, has_leaf); rest; rest &= rest - 1) {
+    for (uint32_t rest = __ballot_sync(lanes.mask, has); rest; rest &= rest - 1) {
         uint32_t its = __shfl_sync(lanes.mask, leaf, __ffs(rest) - 1);
         uint4* words = reinterpret_cast<uint4*>(arena->leaves + (size_t)(its - 1) * LEAF_WORDS);
         for (uint32_t i = lanes.mine; i < LEAF_WORDS / 4; i += lanes.count) __stcg(&words[i], make_uint4(0, 0, 0, 0));
     }
-    if (has_leaf) put(&arena->full_words[leaf - 1], 0);
-    // A key that is gone with the rest of its entry, so that no thread sees a part of it.
-    if (entry) __stcg(reinterpret_cast<uint4*>(entry), make_uint4(0, 0, 0, 0));
-    __threadfence_system();
-    __syncwarp(lanes.mask);
-    if (is_run) put(&arena->ring[at], said(RUN, 3, launch->number));
-    mine = lanes.before(has_leaf, &all);
-    u64 place = 0;
-    if (all == 0) return;
-    if (lanes.lane == lanes.leader()) place = atomicAdd(&arena->free_reserved, (u64)all);
-    place = __shfl_sync(lanes.mask, place, lanes.leader());
-    if (has_leaf) put(&arena->free[(place + mine) & arena->free_mask], leaf);
-    __threadfence();
-    __syncwarp(lanes.mask);
-    // Those before give theirs back without waiting for anything.
-    if (lanes.lane == lanes.leader())
-        while (atomicCAS(&arena->free_given, place, place + all) != place) {
-        }
+    if (has) put(&arena->full_words[leaf - 1], 0);
 }
 
-// All threads of the launch have made their last access: sends what they did, and makes all ready for the next launch.
-__device__ __noinline__ void finish(Launch* launch, const Lanes& lanes) {
+// Calls a function with the entries of a launch, one of each lane (null: none).
+template <class F> __device__ __forceinline__ void each_entry(const Lanes& lanes, Launch* launch, F function) {
     for (uint32_t list = 0; list < LISTS; list += lanes.count) {
-        uint32_t slot = 0;
-        if (list + lanes.mine < LISTS) {
-            slot = current(&launch->lists[list + lanes.mine]);
-            put(&launch->lists[list + lanes.mine], 0);
-        }
+        uint32_t slot = list + lanes.mine < LISTS ? current(&launch->lists[list + lanes.mine]) : 0;
         while (__any_sync(lanes.mask, slot != 0)) {
             Entry* entry = slot ? &launch->entries[slot - 1] : nullptr;
             Entry copy = slot ? unpacked(__ldcg(reinterpret_cast<const uint4*>(entry))) : Entry{};
-            send(lanes, launch, entry, copy.key, copy.leaf);
+            function(entry, copy);
             slot = copy.next;
         }
     }
+}
+
+// All threads of the launch have made their last access: sends what they did, and makes all ready for the next launch.
+// Each step here keeps the launch that comes next in the stream waiting.
+__device__ __noinline__ void finish(Launch* launch, const Lanes& lanes) {
+    Arena* arena = launch->arena;
+    uint32_t leaves = 0, all;
+    each_entry(lanes, launch, [&](Entry*, const Entry& copy) {
+        lanes.before(has_leaf(copy), &all);
+        leaves += all;
+    });
+    bool is_leader = lanes.lane == lanes.leader();
+    u64 first = is_leader ? atomicAdd(&arena->free_reserved, (u64)leaves) : 0;
+    u64 place = first = __shfl_sync(lanes.mask, first, lanes.leader());
+    each_entry(lanes, launch, [&](Entry* entry, const Entry& copy) {
+        send(lanes, launch, copy);
+        uint32_t mine = lanes.before(has_leaf(copy), &all);
+        if (has_leaf(copy)) put(&arena->free[(place + mine) & arena->free_mask], copy.leaf & ~FULL);
+        place += all;
+        // A key that is gone with the rest of its entry, so that no thread sees a part of it.
+        if (entry) __stcg(reinterpret_cast<uint4*>(entry), make_uint4(0, 0, 0, 0));
+    });
+    for (uint32_t list = lanes.mine; list < LISTS; list += lanes.count) put(&launch->lists[list], 0);
+    bool is_lost = current(&launch->lost);
     __syncwarp(lanes.mask);
-    if (lanes.lane == lanes.leader()) {
-        u64 at = take_words(launch->arena, 3);
-        put(&launch->arena->ring[at + 1], current(&launch->lost));
-        put(&launch->arena->ring[at + 2], grid_number());
+    if (is_leader) {
         put(&launch->lost, 0);
         put(&launch->exited, 0);
         put(&launch->tag, launch->tag + 1 == 1u << TAG_BITS ? 1 : launch->tag + 1);
-        __threadfence_system();
-        put(&launch->arena->ring[at], said(END, 3, launch->number));
-        // From here on, another grid may have its place.
-        __threadfence();
-        put(&launch->grid, 0);
     }
+    __threadfence_system();
+    __syncwarp(lanes.mask);
+    if (!is_leader) return;
+    // Those before wait for the host at most, which waits for nothing that has not been begun.
+    while (leaves && atomicCAS(&arena->free_given, first, first + leaves) != first) {
+    }
+    u64 at = take_words(arena, 2);
+    put(&arena->ring[at + 1], end_of(is_lost, grid_number()));
+    put(&arena->ring[at], said(END, 2, launch->number));
+    // From here on, another grid may have its place.
+    __threadfence();
+    put(&launch->grid, 0);
 }
 
 // The launch that a patch is called for, by what the host gave with it; null if that is not watched. The nodes of a graph that

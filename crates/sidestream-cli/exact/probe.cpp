@@ -69,10 +69,11 @@ struct Code {
     bool stores_tensors;
 };
 
-// What is read of a module: its kernels of which something is to be known, and its variables.
+// What is read of a module: its kernels of which something is to be known, its variables, and whether a kernel may launch others.
 struct Module {
     std::unordered_map<std::string, Code> kernels;
     std::vector<std::string> variables;
+    bool launches = false;
 };
 
 // The memory on a device for one context.
@@ -96,7 +97,7 @@ struct Memory {
 // for a kernel, and that for room in the ring.
 std::mutex &calling = *new std::mutex, &records = *new std::mutex;
 auto& memories = *new std::map<CUcontext, std::unique_ptr<Memory>>;
-auto& codes = *new std::map<CUmodule, std::unordered_map<std::string, Code>>;
+auto& modules = *new std::map<CUmodule, Module>;
 // Variables of modules whose places have not been told.
 auto& variables = *new std::vector<std::pair<CUmodule, std::string>>;
 auto& only = *new std::vector<std::string>;
@@ -131,7 +132,11 @@ template <class T> bool written(T* to, const T* from, size_t count, Sanitizer_St
     return OK(sanitizerMemcpyHostToDeviceAsync(to, const_cast<T*>(from), sizeof(T) * count, stream));
 }
 
-template <class F> F driver(const char* name) { return reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name)); }
+// A function of the driver, which CUDA's runtime loads without making its names known to others.
+template <class F> F driver(const char* name) {
+    static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    return reinterpret_cast<F>(dlsym(library ? library : RTLD_DEFAULT, name));
+}
 
 // Whether this driver lays out tensor maps as the reader of them expects.
 bool maps_are_known() {
@@ -227,6 +232,7 @@ Module read(const char* cubin, size_t bytes) {
             Elf64_Sym symbol;
             for (u64 at = 0; at + sizeof symbol <= code.sh_size && found.variables.size() < MAX_VARIABLES; at += sizeof symbol) {
                 memcpy(&symbol, cubin + code.sh_offset + at, sizeof symbol);
+                found.launches |= name_in(of_names, symbol.st_name).find("cnpv2LaunchDevice") != std::string::npos;
                 if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || !symbol.st_size || !section(symbol.st_shndx, &place)) continue;
                 if (name_in(names, place.sh_name).compare(0, sizeof GLOBAL - 1, GLOBAL)) continue;
                 found.variables.push_back(name_in(of_names, symbol.st_name));
@@ -263,8 +269,7 @@ void module_loaded(const Sanitizer_ResourceModuleData& data) {
     };
     for (auto& [instruction, name] : patches) OK(sanitizerPatchInstructions(instruction, data.module, name));
     OK(sanitizerPatchModule(data.module));
-    Module module = read(data.pCubin, data.cubinSize);
-    codes[data.module] = std::move(module.kernels);
+    Module& module = modules[data.module] = read(data.pCubin, data.cubinSize);
     std::lock_guard<std::mutex> guard{records};
     for (auto& name : module.variables) variables.emplace_back(data.module, name);
 }
@@ -272,10 +277,12 @@ void module_loaded(const Sanitizer_ResourceModuleData& data) {
 Kernel new_kernel(Memory& memory, const Sanitizer_LaunchData& data) {
     std::string name = data.functionName ? data.functionName : "";
     auto is_named = [&](const std::string& part) { return name.find(part) != std::string::npos; };
+    auto& module = modules[data.module];
     Kernel kernel{0, false, only.empty() || std::any_of(only.begin(), only.end(), is_named)};
-    auto& of_module = codes[data.module];
-    auto code = of_module.find(name);
-    if (code == of_module.end()) return kernel;
+    // What a kernel launches gets the same data as it, and ends apart from it.
+    kernel.is_watched &= !module.launches;
+    auto code = module.kernels.find(name);
+    if (code == module.kernels.end()) return kernel;
     kernel.stores_tensors = code->second.stores_tensors;
     u64 first = 0, bytes = 0;
     if (code->second.wait_at != ~0ull && memory.known_waits.size() < MAX_WAITS &&
@@ -305,11 +312,13 @@ u64 numbered(Memory& memory, Kernel kernel, const Sanitizer_LaunchData& data, u6
     return reinterpret_cast<u64>(memory.launches + slot) | wait;
 }
 
+// Says what the patches of a launch get; 0: nothing is noted.
+void give(const Sanitizer_LaunchData& data, u64 what) {
+    OK(sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, reinterpret_cast<void*>(what)));
+}
+
 // A kernel is launched, by itself or as a node of a graph.
 void launch_begins(const Sanitizer_LaunchData& data, u64 node) {
-    auto give = [&](u64 what) {
-        OK(sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, reinterpret_cast<void*>(what)));
-    };
     auto found = memories.find(data.context);
     if (found == memories.end()) {
         auto made = new_memory(data.context, data.hStream, data.device);
@@ -317,14 +326,14 @@ void launch_begins(const Sanitizer_LaunchData& data, u64 node) {
         found = memories.emplace(data.context, std::move(made)).first;
     }
     auto& memory = found->second;
-    if (!memory) return give(0);
+    if (!memory) return give(data, 0);
     auto known = memory->kernels.find(data.function);
     if (known == memory->kernels.end()) known = memory->kernels.emplace(data.function, new_kernel(*memory, data)).first;
-    give(known->second.is_watched ? numbered(*memory, known->second, data, node) : 0);
+    give(data, known->second.is_watched ? numbered(*memory, known->second, data, node) : 0);
 }
 
 // Writes what a launch has touched, and makes its place free.
-void launch_ended(Memory& memory, uint32_t at, u64 lost, u64 grid) {
+void launch_ended(Memory& memory, uint32_t at, bool is_lost, u64 grid) {
     Slot slot;
     std::swap(slot, memory.slots[at]);
     if (at < LAUNCHES) {
@@ -356,7 +365,7 @@ void launch_ended(Memory& memory, uint32_t at, u64 lost, u64 grid) {
             words.resize(1);
         }
     }
-    words[0] = slot.number | (lost ? INCOMPLETE : 0) | (slot.kernel.stores_tensors ? STORES_TENSORS : 0);
+    words[0] = slot.number | (is_lost ? INCOMPLETE : 0) | (slot.kernel.stores_tensors ? STORES_TENSORS : 0);
     if (VERSION >= 133 && memory.knows_maps) words[0] |= TELLS_LOADS;
     calls.write(TOUCHED, words.data(), words.size());
     ended++;
@@ -387,18 +396,25 @@ bool take(Memory& memory) {
         u64 head = *static_cast<volatile u64*>(at);
         if (head == 0) break;
         std::atomic_thread_fence(std::memory_order_acquire);
-        u64 words = head >> 32 & 0xffffff;
-        uint32_t place = (uint32_t)head % (LAUNCHES + GRIDS);
+        bool is_run = head >> 56 == RUN;
+        u64 words = is_run ? 2 : head >> 32 & 0xffffff;
+        uint32_t place = (uint32_t)(is_run ? head >> 40 & 0xffff : head) % (LAUNCHES + GRIDS);
         const u64* body = at + 1;
+        u64 second = is_run || head >> 56 == END ? *static_cast<const volatile u64*>(body) : 1;
+        if (second == 0) break;
         Slot& slot = memory.slots[place];
         switch (head >> 56) {
-        case RUN: slot.ranges.push_back({body[0], body[1]}); break;
+        case RUN: {
+            u64 page = (head & 0xffffffff) << PAGE_BITS, kind = (head >> 32 & 7) << KIND_SHIFT;
+            slot.ranges.push_back({(page + (second >> 16 & 0xffff)) | kind, page + (second & 0xffff) + 1});
+            break;
+        }
         case BITS: add_bits(slot.ranges, body[0], body + 1); break;
         case MAP:
             if (memory.knows_maps && memory.maps.insert(body[0]).second) calls.write(MAP_OF, body, 17);
             break;
         case BOX: slot.boxes.insert(slot.boxes.end(), body, body + 5); break;
-        case END: launch_ended(memory, place, body[0], body[1]); break;
+        case END: launch_ended(memory, place, second >> 62 & 1, second & ~(3ull << 62)); break;
         default: break;
         }
         // The beginning of a record must be zero until it is complete.
@@ -411,16 +427,17 @@ bool take(Memory& memory) {
     return is_new;
 }
 
-void take_all() {
-    while (!stop) {
-        bool is_new = false;
-        {
-            std::lock_guard<std::mutex> guard{records};
-            for (auto& [context, memory] : memories)
-                if (memory) is_new |= take(*memory);
-        }
-        if (!is_new) std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
+bool take_all() {
+    std::lock_guard<std::mutex> guard{records};
+    bool is_new = false;
+    for (auto& [context, memory] : memories)
+        if (memory) is_new |= take(*memory);
+    return is_new;
+}
+
+void keep_taking() {
+    while (!stop)
+        if (!take_all()) std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
 void heard(void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data) {
@@ -432,7 +449,7 @@ void heard(void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, cons
         module_loaded(*static_cast<const Sanitizer_ResourceModuleData*>(data));
     } else if (domain == SANITIZER_CB_DOMAIN_RESOURCE && id == SANITIZER_CBID_RESOURCE_MODULE_UNLOAD_STARTING) {
         auto& module = *static_cast<const Sanitizer_ResourceModuleData*>(data);
-        codes.erase(module.module);
+        modules.erase(module.module);
         {
             std::lock_guard<std::mutex> guard{records};
             auto is_gone = [&](auto& variable) { return variable.first == module.module; };
@@ -448,8 +465,9 @@ void heard(void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, cons
         launch_begins(*static_cast<const Sanitizer_LaunchData*>(data), 0);
     } else if (domain == SANITIZER_CB_DOMAIN_GRAPHS && id == SANITIZER_CBID_GRAPHS_NODE_LAUNCH_BEGIN) {
         auto& node = *static_cast<const Sanitizer_GraphNodeLaunchData*>(data);
-        if (node.nodeType == CU_GRAPH_NODE_TYPE_KERNEL && !node.isGraphUpload)
-            launch_begins(node.launchData, reinterpret_cast<u64>(node.node));
+        // What is only uploaded may be launched from the device, by calls that are not heard.
+        if (node.nodeType == CU_GRAPH_NODE_TYPE_KERNEL && node.isGraphUpload) give(node.launchData, 0);
+        else if (node.nodeType == CU_GRAPH_NODE_TYPE_KERNEL) launch_begins(node.launchData, reinterpret_cast<u64>(node.node));
     }
 }
 
@@ -473,7 +491,7 @@ const char* sidestream_exact_begin(const Calls* given) {
         // A call that this library does not know is not heard.
         sanitizerEnableCallback(1, subscriber, domain, calls.ids[i] - (of_runtime ? RUNTIME : 0));
     }
-    taker = new std::thread(take_all);
+    taker = new std::thread(keep_taking);
     return nullptr;
 }
 
@@ -511,6 +529,9 @@ size_t sidestream_exact_variables(uint64_t* pairs, size_t room) {
     if (exchange) exchange(&mode);
     return count;
 }
+
+// Passes on what launches have said that are complete.
+void sidestream_exact_pass() { take_all(); }
 
 // Waits at most so long for launches that still run, and ends.
 void sidestream_exact_end(uint32_t milliseconds) {

@@ -6,18 +6,18 @@
 #pragma once
 #include <cstdint>
 
-constexpr uint32_t PAGE_BITS = 16, REGION_BITS = 21, LEAF_WORDS = (1u << PAGE_BITS) / 32;
-// Kinds of accesses. BOXES are tensor copies; REGION marks entries that say which pages of a region are full.
-constexpr uint32_t READ = 0, WRITE = 1, ATOMIC = 2, BOXES = 3, EARLY = 4, REGION = 8;
+constexpr uint32_t PAGE_BITS = 16, LEAF_WORDS = (1u << PAGE_BITS) / 32;
+// Kinds of accesses. BOXES are tensor copies.
+constexpr uint32_t READ = 0, WRITE = 1, ATOMIC = 2, BOXES = 3, EARLY = 4;
 
-// An entry of the hash table. Its key has the launch's tag, the page (or region) and the kind of access: entries of launches
+// An entry of the hash table. Its key has the launch's tag, the page and the kind of access: entries of launches
 // before are not taken for those of this one, even by a multiprocessor whose cache is stale.
 struct alignas(16) Entry {
     unsigned long long key;
-    uint32_t leaf;  // one more than its number; of a region: a bit for each page of which all bits are set
+    uint32_t leaf;  // one more than its number, and FULL if all its bits are set
     uint32_t next;  // one more than the number of the next entry of the launch in this list
 };
-constexpr uint32_t ENTRIES = 1 << 20, BUCKET = 8, LISTS = 32, NO_LEAF = ~0u;
+constexpr uint32_t ENTRIES = 1 << 20, BUCKET = 8, LISTS = 32, FULL = 1u << 31, NO_LEAF = ~0u;
 
 // The memory of a context. All counters only increase.
 struct Arena {
@@ -61,8 +61,20 @@ constexpr uint32_t WAIT_SHIFT = 48, MAX_WAITS = 1 << 15;
 // The first word of a record in the ring: what it is, how many words it has, and the number of the `Launch`.
 enum Said : uint32_t { RUN = 1, BITS = 2, BOX = 3, END = 4, SKIP = 5, MAP = 6 };
 #ifdef __CUDACC__
-__host__ __device__
+#define BOTH_SIDES __host__ __device__
+#else
+#define BOTH_SIDES
 #endif
-constexpr unsigned long long said(uint32_t what, uint32_t words, uint32_t launch) {
+BOTH_SIDES constexpr unsigned long long said(uint32_t what, uint32_t words, uint32_t launch) {
     return (unsigned long long)what << 56 | (unsigned long long)words << 32 | launch;
+}
+// Runs and ends are two words, of which neither is zero: the host waits for both, so their order does not matter.
+// A run of bytes of a page: the page, the kind and the `Launch`; the first and the last byte.
+BOTH_SIDES constexpr unsigned long long run_of(uint32_t page, uint32_t kind, uint32_t launch) {
+    return (unsigned long long)RUN << 56 | (unsigned long long)launch << 40 | (unsigned long long)kind << 32 | page;
+}
+BOTH_SIDES constexpr unsigned long long run_from(uint32_t first, uint32_t last) { return 1ull << 63 | first << 16 | last; }
+// The second word of an end: whether something was lost, and the number of the grid.
+BOTH_SIDES constexpr unsigned long long end_of(bool is_lost, unsigned long long grid) {
+    return 1ull << 63 | (unsigned long long)is_lost << 62 | (grid & ~(3ull << 62));
 }

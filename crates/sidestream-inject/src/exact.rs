@@ -44,12 +44,17 @@ struct Probe {
     launched: LaunchedFn,
     /// Returns the places of variables of modules, each once.
     variables: Option<LaunchedFn>,
+    pass: extern "C" fn(),
     end: EndFn,
     capture: Option<CaptureFn>,
+    child: Option<unsafe extern "C" fn(u64, *mut u64) -> c_int>,
+    nodes: Option<unsafe extern "C" fn(u64, *mut u64, *mut usize) -> c_int>,
 }
 
 static PROBE: OnceLock<Probe> = OnceLock::new();
 
+/// How deep graphs inside graphs are followed.
+const DEPTH: u32 = 4;
 /// The largest number of launches in a record.
 const ROOM: usize = MAX_WORDS / 2 - 1;
 /// For how long the end of a program waits for kernels that still run.
@@ -68,25 +73,36 @@ pub fn begin(
 ) -> Result<(), String> {
     let library = Library::open(file).ok_or_else(Library::why_not)?;
     // SAFETY: the types are those of `probe.cpp`.
-    let (begin, launched, end) = unsafe {
+    let (begin, launched, pass, end) = unsafe {
         (
             library.function::<BeginFn>(c"sidestream_exact_begin"),
             library.function(c"sidestream_exact_launched"),
+            library.function(c"sidestream_exact_pass"),
             library.function(c"sidestream_exact_end"),
         )
     };
-    let (Some(begin), Some(launched), Some(end)) = (begin, launched, end) else {
+    let (Some(begin), Some(launched), Some(pass), Some(end)) = (begin, launched, pass, end) else {
         return Err(format!("{file} lacks a function"));
     };
-    // SAFETY: the type is that of `cuda.h`; drivers from CUDA 12.3 on have the function.
-    let capture = unsafe { Library::driver().function(c"cuStreamGetCaptureInfo_v3") };
+    let driver = Library::driver();
+    // SAFETY: the types are those of `cuda.h`; drivers from CUDA 12.3 on have the first function, and all have the others.
+    let (capture, child, nodes) = unsafe {
+        (
+            driver.function(c"cuStreamGetCaptureInfo_v3"),
+            driver.function(c"cuGraphChildGraphNodeGetGraph"),
+            driver.function(c"cuGraphGetNodes"),
+        )
+    };
     let probe = Probe {
         ring,
         launched,
         // SAFETY: as above.
         variables: unsafe { library.function(c"sidestream_exact_variables") },
+        pass,
         end,
         capture,
+        child,
+        nodes,
     };
     if PROBE.set(probe).is_err() {
         return Err("it has begun before".to_owned());
@@ -178,6 +194,20 @@ pub fn maps(words: &[u64]) {
     }
 }
 
+/// Passes on what launches that are complete have touched: what the program has waited for is told even if it is killed next.
+pub fn pass() {
+    if let Some(probe) = PROBE.get() {
+        (probe.pass)();
+    }
+}
+
+/// Appends the nodes of the copy of a graph that a node executes, and those inside them.
+pub fn inside(node: u64, into: &mut Vec<u64>) {
+    if let Some(probe) = PROBE.get() {
+        probe.inside(node, into, 0);
+    }
+}
+
 /// Waits for kernels that still run, and ends the probe.
 pub fn end() {
     if let Some(probe) = PROBE.get() {
@@ -229,6 +259,26 @@ impl Probe {
             }
             if count == 0 {
                 return;
+            }
+        }
+    }
+
+    fn inside(&self, node: u64, into: &mut Vec<u64>, depth: u32) {
+        let (Some(child), Some(nodes)) = (self.child, self.nodes) else {
+            return;
+        };
+        let (mut graph, mut room, mut count) = (0, [0; 1024], 1024);
+        // SAFETY: the program has just made the node, or it is inside of that one; of others the call says so. There is room for so
+        // many nodes.
+        let is_told = unsafe {
+            child(node, &mut graph) == 0 && nodes(graph, room.as_mut_ptr(), &mut count) == 0
+        };
+        for &inner in room.iter().take(if is_told { count } else { 0 }) {
+            if into.len() < MAX_WORDS / 2 {
+                into.push(inner);
+            }
+            if depth < DEPTH {
+                self.inside(inner, into, depth + 1);
             }
         }
     }

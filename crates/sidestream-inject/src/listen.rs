@@ -195,6 +195,7 @@ impl Listener {
             if let Some((host, to)) = self.host() {
                 host.returned(to);
             }
+            exact::pass();
             let thread = u64::from(system::thread());
             self.ring.write_text(Tag::Returned, &[thread], &[]);
             return;
@@ -317,7 +318,7 @@ impl Listener {
         }
     }
 
-    /// Appends the addresses among a kernel's parameters, or the graphs of a conditional node.
+    /// Appends the addresses among a kernel's parameters, the graphs of a conditional node, or the nodes inside a child graph's.
     ///
     /// # Safety
     /// The driver was given the arguments, and what they point to is still there.
@@ -330,6 +331,11 @@ impl Listener {
                     // SAFETY: the driver has made so many graphs.
                     words.push(unsafe { *graphs.add(at) });
                 }
+            }
+            if let (Does::NodeAdd(node, ..), Some(Part::Child(_))) =
+                (call.what, call.part(&words[BEFORE..]))
+            {
+                exact::inside(words[BEFORE + usize::from(node)], words);
             }
             return;
         };

@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 use rule::Rule;
 
-/// How the names of NVIDIA's libraries begin. A program's own line is where it calls them.
-const NVIDIA: &str = "libcuda.so libcudart.so libcupti.so libcublas libcudnn libcufft libcurand libcusolver libcusparse libnccl.so";
+/// How the names of NVIDIA's libraries begin, and that of the probe, which calls this one. A program's own line is where it calls them.
+const SKIPPED: &str = "libcuda.so libcudart.so libcupti.so libcublas libcudnn libcufft libcurand libcusolver libcusparse libnccl.so \
+                       libsanitizer-public.so libsidestream_exact.so";
 
 /// Writes the return addresses of the calling thread into `into`, innermost first, and returns their number. Leaves out those of
 /// this library and of NVIDIA's libraries at the start, since every call of CUDA has them.
@@ -226,7 +227,7 @@ fn learn(pc: usize) -> Rule {
     forget_unloaded();
     with_module(pc, &mut |info, name| {
         let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-        let is_nvidia = NVIDIA
+        let is_nvidia = SKIPPED
             .split(' ')
             .any(|start| file.starts_with(start.as_bytes()));
         module = Some(is_nvidia || info.holds(here as *const () as usize));

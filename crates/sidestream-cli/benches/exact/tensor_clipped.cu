@@ -17,10 +17,8 @@ int main(int count, char **) {
     races(matrix, TENSOR_BYTES);
 
     write_box<<<1, THREADS, 0, a>>>(map, x, y); // first
-    write_box<<<1, THREADS, 0, a>>>(map, -32, -9); // first
     fill_bytes<<<8, THREADS, 0, b>>>(repaired ? edge : edge - 1, (PITCH - WIDTH) * 4, 2); // second
     fill_bytes<<<8, THREADS, 0, b>>>(matrix + HEIGHT * PITCH, (ROWS - HEIGHT) * PITCH * 4, 2);
-    fill_bytes<<<8, THREADS, 0, b>>>(matrix + BOX_WIDTH - 32, 100, 3); // second
     must(cudaGetLastError());
     return finish_bytes(matrix, MATRIX_BYTES);
 }

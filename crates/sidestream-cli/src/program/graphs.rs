@@ -59,6 +59,8 @@ struct Node {
     after: Nodes,
     /// The graphs that may be executed in its place.
     bodies: Vec<u64>,
+    /// The handles of the nodes of its own copy of a graph.
+    inner: Vec<u64>,
     /// The number of kernels that it launches, without those in bodies.
     kernels: u64,
     /// What its kernel touched when it was last launched, if that was heard to the byte.
@@ -91,10 +93,11 @@ impl Graph {
     /// Makes a node do something else.
     fn set(&mut self, made: Node) {
         if let Some(at) = self.at(made.handle) {
-            let Node { after, exact, .. } = std::mem::take(&mut self.nodes[at]);
+            let was = std::mem::take(&mut self.nodes[at]);
             self.nodes[at] = Node {
-                after,
-                exact,
+                after: was.after,
+                exact: was.exact,
+                inner: was.inner,
                 ..made
             };
         } else {
@@ -407,6 +410,9 @@ impl<T: Hears> Process<T> {
                 let all = self.graphs.all(&child, 0);
                 kernels = child.nodes.iter().map(|node| node.kernels).sum();
                 self.op(now, Kind::kernel(stream), &all);
+                let node = self.graphs.making.as_mut();
+                node.map(|node| node.inner = rest.to_vec())
+                    .unwrap_or_default()
             }
             Part::Conditional(_) => {
                 self.op(now, Kind::kernel(stream), &[]);
@@ -445,7 +451,9 @@ impl<T: Hears> Process<T> {
         let mut graph = known.map_or(Graph::default(), |known| std::mem::take(&mut known.1));
         let mut is_new = false;
         for node in graph.nodes.iter_mut().filter(|node| node.handle != 0) {
-            let ranges = of_nodes.remove(&node.handle).unwrap_or_default();
+            let each = [node.handle].into_iter().chain(node.inner.iter().copied());
+            let ranges = each.flat_map(|handle| of_nodes.remove(&handle)).flatten();
+            let ranges = ranges.collect();
             let (exact, _) = self.placed(ranges);
             is_new |= exact != node.exact;
             node.exact = exact;

@@ -114,7 +114,7 @@ impl Unseen {
     /// Returns what is not known, as lines; none if all is.
     pub fn text(&self) -> String {
         const WHY: [&str; 5] = [
-            "not watched",
+            "not watched (not named by --only, or of a module that launches kernels from the device)",
             "not heard before the end, or too late",
             "with more accesses than there is room for",
             "with copies by a tensor map that is not known",
