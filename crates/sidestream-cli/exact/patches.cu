@@ -92,25 +92,41 @@ __device__ __noinline__ void page_is_full(Launch* launch, u64 key) {
     if (entry) atomicOr(&entry->leaf, FULL);
 }
 
-// Notes an access to at most 32 bytes that do not cross a multiple of 32, at an address of the program. Most are to bytes that
-// the launch has accessed before.
-__device__ __forceinline__ void note(Launch* launch, u64 address, uint32_t bytes, uint32_t kind) {
+// The entry of a page as the cache has it; its leaf is zero if there is none. Most accesses are to pages that are full.
+__device__ __forceinline__ uint32_t cached_leaf(const Launch* launch, u64 address, uint32_t kind, u64* key) {
     uint4 front = loaded(launch);
-    Entry* entries = reinterpret_cast<Entry*>((u64)front.y << 32 | front.x);
-    uint32_t page = address >> PAGE_BITS, tag = launch->tag;
-    u64 key = key_of(tag, page, kind);
+    const Entry* entries = reinterpret_cast<const Entry*>((u64)front.y << 32 | front.x);
+    uint32_t page = address >> PAGE_BITS, tag = front.z;
+    *key = key_of(tag, page, kind);
     Entry entry = unpacked(loaded(&entries[slot_of(tag, page, kind)]));
-    uint32_t leaf = entry.key == key ? entry.leaf : 0;
+    return entry.key == *key ? entry.leaf : 0;
+}
+
+// Notes an access to at most 32 bytes that do not cross a multiple of 32, at an address of the program.
+__device__ __forceinline__ void note(Launch* launch, u64 address, uint32_t bytes, uint32_t kind) {
+    u64 key;
+    uint32_t leaf = cached_leaf(launch, address, kind, &key);
     if (leaf & FULL) return;
     if (leaf == 0) leaf = leaf_of(launch, key);
     if (leaf & FULL) return;
-    uint32_t* leaves = reinterpret_cast<uint32_t*>((u64)front.w << 32 | front.z);
-    uint32_t* word = &leaves[(size_t)(leaf - 1) * LEAF_WORDS + address % (1u << PAGE_BITS) / 32];
+    uint32_t* word = &launch->leaves[(size_t)(leaf - 1) * LEAF_WORDS + address % (1u << PAGE_BITS) / 32];
     uint32_t bits = (bytes >= 32 ? ~0u : (1u << bytes) - 1) << address % 32;
     if ((*word & bits) == bits) return;
     uint32_t before = atomicOr(word, bits);
-    if ((before | bits) == ~0u && before != ~0u && atomicAdd(&launch->full_words[leaf - 1], 1) == LEAF_WORDS - 1)
-        page_is_full(launch, key);
+    bool is_first = before == 0, fills = (before | bits) == ~0u && before != ~0u;
+    if (!is_first && !fills) return;
+    // Many threads begin or fill words of one page at once: one lane counts for all of its warp.
+    uint32_t mask = __activemask(), lane = lane_number(), same = __match_any_sync(mask, leaf);
+    uint32_t firsts = __ballot_sync(mask, is_first) & same, filled = __popc(__ballot_sync(mask, fills) & same);
+    uint32_t index = address % (1u << PAGE_BITS) / 32, low = firsts ? __ffs(firsts) - 1 : lane, high = firsts ? 31 - __clz(firsts) : lane;
+    uint32_t lowest = __shfl_sync(mask, index, low), highest = __shfl_sync(mask, index, high);
+    Extent* extent = &launch->extents[leaf - 1];
+    if (is_first && (lane == low || index < lowest)) atomicMax(&extent->first, LEAF_WORDS - index);
+    if (is_first && (lane == high || index > highest)) atomicMax(&extent->last, index + 1);
+    if (lane != __ffs(same) - 1) return;
+    uint32_t more = filled * FULL_WORD + __popc(firsts);
+    if (!filled) atomicAdd(&extent->counts, more);
+    else if (atomicAdd(&extent->counts, more) / FULL_WORD + filled == LEAF_WORDS) page_is_full(launch, key);
 }
 
 // Notes an access to any range.
@@ -152,46 +168,6 @@ struct Lanes {
     }
 };
 
-// Finds the first and one past the last bit of a leaf, and how many are set.
-struct Found {
-    uint32_t lowest = ~0u, highest = 0, bits = 0;
-    __device__ __forceinline__ void add(uint4 four, uint32_t at) {
-        uint32_t each[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            if (each[i] == 0) continue;
-            uint32_t from = (at * 4 + i) * 32;
-            bits += __popc(each[i]);
-            lowest = min(lowest, from + __ffs(each[i]) - 1);
-            highest = max(highest, from + 32 - __clz(each[i]));
-        }
-    }
-    __device__ __forceinline__ void add(uint32_t other_lowest, uint32_t other_highest, uint32_t other_bits) {
-        lowest = min(lowest, other_lowest), highest = max(highest, other_highest), bits += other_bits;
-    }
-};
-__device__ __forceinline__ Found scan(const Lanes& lanes, const uint32_t* leaf) {
-    const uint4* words = reinterpret_cast<const uint4*>(leaf);
-    Found found, all;
-    if (lanes.count == 32) {
-        // All on their way at once.
-        uint4 four[16];
-#pragma unroll
-        for (uint32_t i = 0; i < 16; i++) four[i] = __ldcg(&words[i * 32 + lanes.lane]);
-#pragma unroll
-        for (uint32_t i = 0; i < 16; i++) found.add(four[i], i * 32 + lanes.lane);
-        for (uint32_t step = 16; step; step /= 2)
-            found.add(__shfl_xor_sync(~0u, found.lowest, step), __shfl_xor_sync(~0u, found.highest, step), __shfl_xor_sync(~0u, found.bits, step));
-        return found;
-    }
-    for (uint32_t at = lanes.mine; at < LEAF_WORDS / 4; at += lanes.count) found.add(__ldcg(&words[at]), at);
-    for (uint32_t rest = lanes.mask; rest; rest &= rest - 1) {
-        uint32_t from = __ffs(rest) - 1;
-        all.add(__shfl_sync(lanes.mask, found.lowest, from), __shfl_sync(lanes.mask, found.highest, from), __shfl_sync(lanes.mask, found.bits, from));
-    }
-    return all;
-}
-
 // Sends all bits of a leaf.
 __device__ void send_bits(const Lanes& lanes, Arena* arena, uint32_t number, u64 key, const uint32_t* leaf) {
     u64 at = lanes.lane == lanes.leader() ? take_words(arena, 2 + LEAF_WORDS / 2) : 0;
@@ -216,33 +192,43 @@ __device__ __forceinline__ bool has_leaf(const Entry& entry) {
 __device__ void send(const Lanes& lanes, Launch* launch, const Entry& entry) {
     Arena* arena = launch->arena;
     u64 key = entry.key;
-    uint32_t leaf = entry.leaf & ~FULL, lowest = 0, highest = 1u << PAGE_BITS, bits = highest;
-    bool has = has_leaf(entry);
-    for (uint32_t rest = __ballot_sync(lanes.mask, has && !(entry.leaf & FULL)); rest; rest &= rest - 1) {
-        uint32_t from = __ffs(rest) - 1, its = __shfl_sync(lanes.mask, leaf, from);
-        Found found = scan(lanes, arena->leaves + (size_t)(its - 1) * LEAF_WORDS);
-        if (lanes.lane == from) lowest = found.lowest, highest = found.highest, bits = found.bits;
+    uint32_t leaf = entry.leaf & ~FULL, start = LEAF_WORDS, end = 0, first = 0, last = 0;
+    bool has = has_leaf(entry), is_run = false;
+    if (has) {
+        uint4 extent = __ldcg(reinterpret_cast<const uint4*>(&arena->extents[leaf - 1]));
+        uint32_t words = extent.x % FULL_WORD, partial = words - extent.x / FULL_WORD;
+        start = LEAF_WORDS - extent.y, end = extent.z;
+        if (words && end - start == words) {
+            const uint32_t* bits = arena->leaves + (size_t)(leaf - 1) * LEAF_WORDS;
+            uint32_t head = __ldcg(bits + start), tail = __ldcg(bits + end - 1);
+            uint32_t from = __ffs(head) - 1, run = words == 1 ? head >> from : tail;
+            // Words between the two that are not full are counted as partial ones.
+            is_run = partial == (head != ~0u) + (words > 1 && tail != ~0u) && !(run & (run + 1)) &&
+                     (words == 1 || head == ~0u << from);
+            first = start * 32 + from, last = end * 32 - 1 - __clz(tail);
+        }
     }
-    bool is_run = has && bits && bits == highest - lowest;
     uint32_t all, mine = lanes.before(is_run, &all);
     if (all) {
         u64 at = lanes.lane == lanes.leader() ? take_words(arena, 2 * all) : 0;
         at = __shfl_sync(lanes.mask, at, lanes.leader()) + 2 * mine;
         if (is_run) {
-            put(&arena->ring[at + 1], run_from(lowest, highest - 1));
+            put(&arena->ring[at + 1], run_from(first, last));
             put(&arena->ring[at], run_of(key >> 4, key & 7, launch->number));
         }
     }
-    for (uint32_t rest = __ballot_sync(lanes.mask, has && bits && !is_run); rest; rest &= rest - 1) {
+    for (uint32_t rest = __ballot_sync(lanes.mask, start < end && !is_run); rest; rest &= rest - 1) {
         uint32_t from = __ffs(rest) - 1, its = __shfl_sync(lanes.mask, leaf, from);
         send_bits(lanes, arena, launch->number, __shfl_sync(lanes.mask, key, from), arena->leaves + (size_t)(its - 1) * LEAF_WORDS);
     }
-    for (uint32_t rest = __ballot_sync(lanes.mask, has); rest; rest &= rest - 1) {
-        uint32_t its = __shfl_sync(lanes.mask, leaf, __ffs(rest) - 1);
+    for (uint32_t rest = __ballot_sync(lanes.mask, start < end); rest; rest &= rest - 1) {
+        uint32_t from = __ffs(rest) - 1, its = __shfl_sync(lanes.mask, leaf, from);
         uint4* words = reinterpret_cast<uint4*>(arena->leaves + (size_t)(its - 1) * LEAF_WORDS);
-        for (uint32_t i = lanes.mine; i < LEAF_WORDS / 4; i += lanes.count) __stcg(&words[i], make_uint4(0, 0, 0, 0));
+        uint32_t to = (__shfl_sync(lanes.mask, end, from) + 3) / 4;
+        for (uint32_t i = __shfl_sync(lanes.mask, start, from) / 4 + lanes.mine; i < to; i += lanes.count)
+            __stcg(&words[i], make_uint4(0, 0, 0, 0));
     }
-    if (has) put(&arena->full_words[leaf - 1], 0);
+    if (has) __stcg(reinterpret_cast<uint4*>(&arena->extents[leaf - 1]), make_uint4(0, 0, 0, 0));
 }
 
 // Calls a function with the entries of a launch, one of each lane (null: none).
@@ -328,16 +314,31 @@ __device__ __forceinline__ Launch* launch_of_first_lane(void* data) {
 
 #define PATCH extern "C" __device__ __noinline__ SanitizerPatchResult
 
+namespace {
+
+// A function of its own, so that accesses to full pages save no registers.
+__device__ __noinline__ SanitizerPatchResult note_access(void* data, u64 pc, u64 address, uint32_t bytes, uint32_t kind) {
+    Launch* launch = launch_of(data);
+    if (launch) note(launch, address, bytes, kind | early(launch, data, pc));
+    return SANITIZER_PATCH_SUCCESS;
+}
+__device__ __forceinline__ SanitizerPatchResult accessed(void* data, u64 pc, u64 address, uint32_t bytes, uint32_t kind) {
+    u64 key;
+    bool is_plain = !((u64)data & OF_GRAPH) && !((u64)data >> WAIT_SHIFT);
+    if (is_plain && cached_leaf(reinterpret_cast<const Launch*>(data), address, kind, &key) & FULL) return SANITIZER_PATCH_SUCCESS;
+    return note_access(data, pc, address, bytes, kind);
+}
+
+}  // namespace
+
 PATCH sidestream_access(void* data, uint64_t pc, void* address, uint32_t bytes, uint32_t flags, const void*) {
     constexpr uint32_t BOTH = SANITIZER_MEMORY_DEVICE_FLAG_READ | SANITIZER_MEMORY_DEVICE_FLAG_WRITE;
     // Bits that libraries before 13.2 and 13.4 do not set: scopes of a block, of a multiprocessor; and that nothing is returned.
     constexpr uint32_t NARROW = 1u << 4 | 1u << 5, WRITE_ONLY = 1u << 8;
-    Launch* launch = launch_of(data);
-    if (!launch || flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH || !(flags & BOTH)) return SANITIZER_PATCH_SUCCESS;
+    if (!data || flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH || !(flags & BOTH)) return SANITIZER_PATCH_SUCCESS;
     uint32_t kind = flags & SANITIZER_MEMORY_DEVICE_FLAG_WRITE ? WRITE : READ;
     if (((flags & BOTH) == BOTH || flags & WRITE_ONLY) && !(flags & NARROW)) kind = ATOMIC;
-    note(launch, (u64)address, bytes, kind | early(launch, data, pc));
-    return SANITIZER_PATCH_SUCCESS;
+    return accessed(data, pc, (u64)address, bytes, kind);
 }
 
 #if VERSION >= 135
@@ -346,9 +347,7 @@ PATCH sidestream_async(void* data, uint64_t pc, void* source, uint32_t, uint32_t
 #else
 PATCH sidestream_async(void* data, uint64_t pc, void* source, uint32_t, uint32_t bytes) {
 #endif
-    Launch* launch = launch_of(data);
-    if (launch && bytes) note(launch, (u64)source, bytes, READ | early(launch, data, pc));
-    return SANITIZER_PATCH_SUCCESS;
+    return data && bytes ? accessed(data, pc, (u64)source, bytes, READ) : SANITIZER_PATCH_SUCCESS;
 }
 
 // Bulk copies are of blocks of 16 bytes.

@@ -168,7 +168,7 @@ std::unique_ptr<Memory> new_memory(CUcontext context, Sanitizer_StreamHandle str
     void *ring = nullptr, *taken = nullptr;
     if (!made(context, &arena.entries, sizeof(Entry) * ENTRIES, stream) ||
         !made(context, &arena.leaves, 4ull * leaves * LEAF_WORDS, stream) ||
-        !made(context, &arena.full_words, 4ull * leaves, stream) || !made(context, &arena.free, 4ull * leaves, stream) ||
+        !made(context, &arena.extents, sizeof(Extent) * leaves, stream) || !made(context, &arena.free, 4ull * leaves, stream) ||
         !made(context, &memory->waits, sizeof(Wait) * MAX_WAITS, stream) ||
         !made(context, &memory->launches, sizeof(Launch) * (LAUNCHES + GRIDS), stream) ||
         !made(context, &on_device, sizeof(Arena), stream) || !OK(sanitizerAllocHost(context, &ring, RING_WORDS * 8)) ||
@@ -189,7 +189,7 @@ std::unique_ptr<Memory> new_memory(CUcontext context, Sanitizer_StreamHandle str
     for (uint32_t i = 0; i < launches.size(); i++) {
         Launch& launch = launches[i];
         launch = Launch{};
-        launch.entries = arena.entries, launch.leaves = arena.leaves, launch.full_words = arena.full_words;
+        launch.entries = arena.entries, launch.leaves = arena.leaves, launch.extents = arena.extents;
         launch.waits = memory->waits, launch.arena = on_device;
         // Far from each other: what a cache still has of a launch must not look like that of another.
         launch.tag = 1 + i * ((1u << TAG_BITS) / (LAUNCHES + GRIDS)), launch.number = i;

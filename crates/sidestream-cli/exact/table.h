@@ -19,11 +19,19 @@ struct alignas(16) Entry {
 };
 constexpr uint32_t ENTRIES = 1 << 20, BUCKET = 8, LISTS = 32, FULL = 1u << 31, NO_LEAF = ~0u;
 
+// Which words of a leaf have a bit set. Each counts once, so that words from the first to the last that are as many as the count leave no gap.
+struct alignas(16) Extent {
+    uint32_t counts;       // how many have a bit set, and, in units of FULL_WORD, all bits
+    uint32_t first, last;  // LEAF_WORDS less the number of the first; one more than that of the last
+    uint32_t unused;
+};
+constexpr uint32_t FULL_WORD = 1 << 16;
+
 // The memory of a context. All counters only increase.
 struct Arena {
     Entry* entries;
     uint32_t* leaves;
-    uint32_t* full_words;       // by leaf: how many of its words have all bits set
+    Extent* extents;            // by leaf
     uint32_t* free;             // a ring of the numbers of free leaves: a cache must have forgotten a leaf before it is taken again
     unsigned long long* ring;   // of the host
     unsigned long long* taken;  // how many words the host has taken; in the host's memory
@@ -42,10 +50,10 @@ struct Wait {
 // What the patches of a launch get. `tag` is in the key of entries; the last warp advances it for the launch that comes next.
 struct alignas(128) Launch {
     Entry* entries;
-    uint32_t* leaves;
-    Wait* waits;  // by number
     uint32_t tag, number;
-    uint32_t* full_words;
+    uint32_t* leaves;
+    Extent* extents;
+    Wait* waits;  // by number
     Arena* arena;
     alignas(128) unsigned long long exited;
     unsigned long long grid;  // of a graph's node: one more than the number of the running grid; 0: free

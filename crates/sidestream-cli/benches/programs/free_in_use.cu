@@ -8,7 +8,7 @@ int main(int count, char **) {
     float *in = device_memory(), *out = device_memory();
     cudaStream_t compute = new_stream();
 
-    must(cudaMemsetAsync(in, 0x3f, BYTES, compute));
+    must(cudaMemsetAsync(in, 0x3f, BYTES, compute)); // first
     scale<<<BLOCKS, THREADS, 0, compute>>>(out, in, 2, COUNT); // first
     must(cudaGetLastError());
     if (repaired) must(cudaStreamSynchronize(compute));
