@@ -1,7 +1,8 @@
-//! Runs a job of many ranks: each rank has a host, a stream of kernels and a stream for each group; an exchange is complete
-//! only after all members have arrived.
-
-use std::collections::HashMap;
+//! Runs a job of many ranks: each rank has a host, a stream of kernels and a stream for each of its groups; an exchange is
+//! complete only after all members have arrived.
+//!
+//! Ranks never compete, and durations are drawn beforehand. So what happens is computed in an order in which everything
+//! comes after what it waits for, stage by stage, without a queue of events.
 
 use super::{Planted, RankJob};
 use crate::draw::Draw;
@@ -20,7 +21,7 @@ pub struct RankRun {
     pub step_ns: f64,
 }
 
-/// The purpose of a group.
+/// The purpose of a group. A rank is in at most one group of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Tensor,
@@ -38,110 +39,47 @@ pub(crate) struct Exchanged {
     pub elements: u64,
 }
 
-/// One line of a rank's program.
-#[derive(Clone, Copy)]
-enum Op {
-    Begin(usize),
-    Loader,
-    Host,
-    Upload,
-    Kernel(f64),
-    Exchange(Exchange),
-    /// The stream of kernels waits for all exchanges of a group.
-    WaitAll(usize),
-    Item,
-    End,
-}
-
-/// A meeting of a group, or of two of its ranks.
-#[derive(Clone, Copy)]
-struct Exchange {
-    group: usize,
-    /// The key of the meeting: ranks with equal keys meet.
-    key: u64,
-    operation: &'static str,
-    peer: Option<usize>,
-    ns: f64,
-    /// Whether the compute stream waits for the exchange.
-    waits: bool,
-}
-
-impl Exchange {
-    /// Returns the stream in which the exchange runs: each group has one stream for exchanges of all members, and one for
-    /// pairs.
-    fn lane(&self) -> usize {
-        2 * self.group + usize::from(self.peer.is_some())
-    }
-}
-
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Rank {
-    at: usize,
+    /// The number of things that it has done, by which its jitter is drawn.
+    done: usize,
     host: f64,
     stream: f64,
-    /// The streams of groups, and the number of exchanges that each has had.
-    comm: HashMap<usize, f64>,
-    seqs: HashMap<usize, u32>,
-    began: f64,
-    step: usize,
+    /// By the kind of a group: when the stream for it is free, and the number of exchanges so far.
+    comm: [f64; 3],
+    seqs: [u32; 3],
+    /// The number of the last call.
     number: u32,
-    /// Whether the rank waits for exchanges that are not complete yet.
-    blocked: bool,
-    steps: Vec<f64>,
+    step: usize,
+    began: f64,
+    ends: Vec<f64>,
     rows: Vec<Row>,
     waits_ns: f64,
 }
 
-/// A rank that has arrived at a meeting.
-struct Came {
-    rank: usize,
-    start: f64,
-    row: usize,
-    waits: bool,
-}
-
-/// A run in progress.
 struct Running<'j> {
     job: &'j RankJob,
-    groups: Vec<(Kind, Vec<usize>)>,
+    groups: &'j [(Kind, Vec<usize>)],
     ranks: Vec<Rank>,
-    meetings: HashMap<(usize, u64), Vec<Came>>,
-    /// Ranks that can continue.
-    ready: Vec<usize>,
 }
+
+/// A rank's part of an exchange: the rank, the operation, and the other rank of a pair.
+type Part = (usize, &'static str, Option<usize>);
 
 impl RankRun {
     /// Runs a job.
     pub fn of(job: &RankJob) -> RankRun {
         let world = job.world();
         let groups = groups(job);
-        let mut of_rank: Vec<HashMap<Kind, usize>> = vec![HashMap::new(); world];
-        for (at, (kind, members)) in groups.iter().enumerate() {
-            for rank in members {
-                of_rank[*rank].insert(*kind, at);
-            }
-        }
-        let programs = of_rank.iter().enumerate();
-        let programs: Vec<Vec<Op>> = programs
-            .map(|(rank, groups)| program(job, rank, groups))
-            .collect();
         let mut running = Running {
             job,
-            groups,
-            ranks: (0..world).map(|_| Rank::default()).collect(),
-            meetings: HashMap::new(),
-            ready: (0..world).rev().collect(),
+            groups: &groups,
+            ranks: vec![Rank::default(); world],
         };
-        while let Some(at) = running.ready.pop() {
-            while let Some(op) = programs[at].get(running.ranks[at].at) {
-                if !running.perform(at, op) {
-                    break;
-                }
-            }
-        }
-        let Running { groups, ranks, .. } = running;
+        (0..job.steps).for_each(|step| running.step(step));
+        let ranks = running.ranks;
         let periods = (job.steps - 1) as f64;
-        let mean = |rank: &Rank| (rank.steps[job.steps - 1] - rank.steps[0]) / periods;
+        let mean = |rank: &Rank| (rank.ends[job.steps - 1] - rank.ends[0]) / periods;
         RankRun {
             step_ns: ranks.iter().map(mean).sum::<f64>() / world as f64,
             waits_ns: ranks.iter().map(|rank| rank.waits_ns / periods).collect(),
@@ -152,183 +90,152 @@ impl RankRun {
 }
 
 impl Running<'_> {
-    /// Executes one line of a rank's program; returns whether the rank continues.
-    fn perform(&mut self, at: usize, op: &Op) -> bool {
-        let job = self.job;
-        let planted = if at == job.slow {
-            job.planted
+    /// All parts of a batch forward, then all of them backward, then the gradients.
+    fn step(&mut self, step: usize) {
+        let (job, (_, pipe, _)) = (self.job, self.job.shape);
+        (0..job.world()).for_each(|at| self.begin(at, step));
+        for is_back in [false, true] {
+            for micro in 0..job.micro {
+                for nth in 0..pipe {
+                    let stage = if is_back { pipe - 1 - nth } else { nth };
+                    for _ in 0..job.layers {
+                        let times = if is_back { 2.0 } else { 1.0 };
+                        self.kernels(stage, job.kernel_ns * times);
+                        self.sums(stage, Kind::Tensor, job.tensor_ns);
+                        if is_back && micro + 1 == job.micro {
+                            self.sums(stage, Kind::Data, job.data_ns);
+                        }
+                    }
+                    if nth + 1 < pipe {
+                        let next = if is_back { stage - 1 } else { stage + 1 };
+                        self.pairs(stage, next);
+                    }
+                }
+            }
+        }
+        if job.shape.2 > 1 {
+            for rank in &mut self.ranks {
+                rank.done += 1;
+                rank.stream = rank.stream.max(rank.comm[Kind::Data as usize]);
+            }
+        }
+        (0..pipe).for_each(|stage| self.kernels(stage, 0.3 * job.kernel_ns));
+        self.ranks.iter_mut().for_each(Rank::end);
+    }
+
+    fn planted(&self, at: usize) -> Planted {
+        if at == self.job.slow {
+            self.job.planted
         } else {
             Planted::Nothing
-        };
-        let rank = &mut self.ranks[at];
-        let mut jitter = Draw::at(job.seed ^ (at as u64) << 20, rank.at, 7);
-        rank.at += 1;
-        match *op {
-            Op::Begin(step) => {
-                rank.step = step;
-                rank.began = rank.host;
-                rank.host += 2e4;
-            }
-            Op::Loader => {
-                let more = match planted {
-                    Planted::Loader(ns) => ns,
-                    _ => 0.0,
-                };
-                let ns = (1.5e5 + more) * jitter.about_one(0.02);
-                let name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
-                rank.on_host(ns, What::Range(name), 0);
-            }
-            Op::Host => {
-                if let Planted::Host(ns) = planted {
-                    let ns = ns * jitter.about_one(0.02);
-                    rank.on_host(ns, What::Range("tokenize"), 0);
-                }
-            }
-            Op::Upload => {
-                let (ns, name) = match planted {
-                    Planted::Copies(ns) => (ns + 5e4, PAGEABLE_UPLOAD),
-                    _ => (5e4, PINNED_UPLOAD),
-                };
-                let start = (rank.host + 4e3).max(rank.stream);
-                let ns = ns * jitter.about_one(0.02);
-                let over = match planted {
-                    Planted::Copies(_) => start + ns + 2e3,
-                    _ => rank.host + 6e3,
-                };
-                rank.number += 1;
-                rank.until(over, What::Call("cudaMemcpyAsync"), rank.number);
-                let bytes = (ns * 20.0) as u64;
-                rank.on_stream(start, start + ns, What::Copy(name, COMPUTE, bytes));
-            }
-            Op::Kernel(ns) => {
-                let factor = match planted {
-                    Planted::Compute(factor) => factor,
-                    _ => 1.0,
-                };
-                let (_, stage, _) = job.place(at);
-                let ns = ns * factor * job.stages[stage] * jitter.about_one(0.01);
-                let start = rank.launch().max(rank.stream + 1e3);
-                let what = What::Kernel("sm90_xmma_gemm_f32f32_tn_n", COMPUTE, [528, 256], 0);
-                rank.on_stream(start, start + ns, what);
-            }
-            Op::Exchange(exchange) => return self.exchange(at, exchange),
-            Op::WaitAll(group) => {
-                let over = rank.comm.get(&(2 * group)).copied().unwrap_or(0.0);
-                rank.stream = rank.stream.max(over);
-            }
-            Op::Item => {
-                rank.number += 1;
-                let start = (rank.host + 4e3).max(rank.stream + 1e3);
-                rank.on_host(5e3, What::Call("cudaMemcpyAsync"), rank.number);
-                rank.on_stream(start, start + 2e3, What::Copy(PINNED_DOWNLOAD, COMPUTE, 4));
-                rank.until(
-                    rank.host.max(rank.stream) + 5e3,
-                    What::Call("cudaStreamSynchronize"),
-                    0,
-                );
-            }
-            Op::End => {
-                rank.row(rank.began, rank.host, What::Step(rank.step), 0);
-                rank.steps.push(rank.stream);
-            }
         }
-        true
     }
 
-    /// Brings a rank to a meeting; returns whether the rank continues.
-    fn exchange(&mut self, at: usize, exchange: Exchange) -> bool {
+    /// Loads and uploads the batch of a rank.
+    fn begin(&mut self, at: usize, step: usize) {
+        let planted = self.planted(at);
         let rank = &mut self.ranks[at];
-        let seq = rank.seqs.entry(exchange.lane()).or_default();
-        *seq += 1;
-        let exchanged = Exchanged {
-            group: exchange.group,
-            seq: *seq,
-            operation: exchange.operation,
-            peer: exchange.peer,
-            elements: (exchange.ns * 10.0) as u64,
+        let jitter = |nth| {
+            let mut draw = Draw::at(self.job.seed ^ (at as u64) << 20, rank.done + nth, 7);
+            draw.about_one(0.02)
         };
-        let before = rank.host;
-        let launched = rank.launch();
-        let comm = rank.comm.get(&exchange.lane()).copied().unwrap_or(0.0);
-        let start = launched.max(rank.stream + 1e3).max(comm + 1e3);
-        let name = match exchange.peer {
-            Some(_) => "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
-            None => "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        let [load, work, upload] = [1, 2, 3].map(jitter);
+        rank.done += 4;
+        rank.step = step;
+        rank.began = rank.host;
+        rank.host += 2e4;
+        let more = match planted {
+            Planted::Loader(ns) => ns,
+            _ => 0.0,
         };
-        let group = self.groups[exchange.group].0 as u32;
-        let stream = 20 + 2 * group + u32::from(exchange.peer.is_some());
-        let operator = What::Operator("record_param_comms");
-        rank.row(before - 3e3, rank.host + 1e3, operator, rank.number);
-        let what = What::Kernel(name, stream, [16, 512], 0);
-        rank.row(start, f64::NAN, what, rank.number);
-        let rows = rank.rows.iter_mut().rev().take(2);
-        rows.for_each(|row| row.exchange = Some(exchanged));
-        let came = self
-            .meetings
-            .entry((exchange.group, exchange.key))
-            .or_default();
-        came.push(Came {
-            rank: at,
-            start,
-            row: rank.rows.len() - 1,
-            waits: exchange.waits,
-        });
-        let size = match exchange.peer {
-            Some(_) => 2,
-            None => self.groups[exchange.group].1.len(),
-        };
-        if came.len() == size {
-            self.meet(&exchange);
-        } else if self.job.is_eager && exchange.operation == "send" {
-            // The message is in the other rank's buffer, whether that rank has arrived or not.
-            let end = start + exchange.ns;
-            rank.rows.last_mut().expect("it was pushed").end_ns = end;
-            rank.comm.insert(exchange.lane(), end);
-            rank.stream = rank.stream.max(end);
-        } else {
-            // The rank is blocked even if its stream does not wait for the exchange: it continues when the exchange is
-            // complete.
-            rank.blocked = true;
-            return false;
+        let name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
+        rank.on_host((1.5e5 + more) * load, What::Range(name), 0);
+        if let Planted::Host(ns) = planted {
+            rank.on_host(ns * work, What::Range("tokenize"), 0);
         }
-        true
+        let start = (rank.host + 4e3).max(rank.stream);
+        let (ns, called, name) = match planted {
+            Planted::Copies(ns) => {
+                let ns = (ns + 5e4) * upload;
+                (ns, start + ns + 2e3, PAGEABLE_UPLOAD)
+            }
+            _ => (5e4 * upload, rank.host + 6e3, PINNED_UPLOAD),
+        };
+        rank.number += 1;
+        rank.until(called, What::Call("cudaMemcpyAsync"), rank.number);
+        let bytes = (ns * 20.0) as u64;
+        rank.on_stream(start, start + ns, What::Copy(name, COMPUTE, bytes));
     }
 
-    /// Completes a meeting of all its members: sets the end of each member's exchange, and lets the members continue.
-    fn meet(&mut self, exchange: &Exchange) {
-        let came = &self.meetings[&(exchange.group, exchange.key)];
-        let last = came.iter().map(|one| one.start).fold(f64::MIN, f64::max);
-        // A send without a wait.
-        let sent = came.iter().find_map(|one| {
-            let end = self.ranks[one.rank].rows[one.row].end_ns;
-            (!end.is_nan()).then_some(end)
-        });
-        for one in came {
-            let seed = self.job.seed ^ (one.rank as u64) << 22;
-            let mut jitter = Draw::at(seed, one.row, 9);
-            let rank = &mut self.ranks[one.rank];
-            let row = &mut rank.rows[one.row];
-            let mut waited = last - one.start;
-            let end = match sent {
-                // The sender continued long ago, and may be in another exchange by now.
-                Some(_) if !row.end_ns.is_nan() => continue,
-                Some(sent) => {
-                    waited = (sent - exchange.ns - one.start).max(0.0);
-                    sent.max(one.start + 4e3)
-                }
-                None => last + exchange.ns + jitter.between(0.0, 2e3),
+    /// Runs a kernel on each rank of a stage.
+    fn kernels(&mut self, stage: usize, ns: f64) {
+        for at in 0..self.ranks.len() {
+            if self.job.place(at).1 != stage {
+                continue;
+            }
+            let factor = match self.planted(at) {
+                Planted::Compute(factor) => factor,
+                _ => 1.0,
             };
-            row.end_ns = end;
+            let rank = &mut self.ranks[at];
+            let mut jitter = Draw::at(self.job.seed ^ (at as u64) << 20, rank.done, 7);
+            rank.done += 1;
+            let ns = ns * factor * self.job.stages[stage] * jitter.about_one(0.01);
+            let start = rank.launch().max(rank.stream + 1e3);
+            let what = What::Kernel("sm90_xmma_gemm_f32f32_tn_n", COMPUTE, [528, 256], 0);
+            rank.on_stream(start, start + ns, what);
+        }
+    }
+
+    /// Sums something over the members of each group of a stage.
+    fn sums(&mut self, stage: usize, kind: Kind, ns: f64) {
+        for (group, (of, members)) in self.groups.iter().enumerate() {
+            if *of == kind && self.job.place(members[0]).1 == stage {
+                let parts = members.iter().map(|rank| (*rank, "allreduce", None));
+                self.exchange(group, &parts.collect::<Vec<_>>(), ns);
+            }
+        }
+    }
+
+    /// Sends something from a stage to another.
+    fn pairs(&mut self, from: usize, to: usize) {
+        for (group, (of, members)) in self.groups.iter().enumerate() {
+            if *of == Kind::Pipeline {
+                let (from, to) = (members[from], members[to]);
+                let parts = [(from, "send", Some(to)), (to, "recv", Some(from))];
+                self.exchange(group, &parts, self.job.pair_ns);
+            }
+        }
+    }
+
+    /// Exchanges something between these members of a group. Their streams of kernels wait for it, unless it is gradients.
+    fn exchange(&mut self, group: usize, parts: &[Part], ns: f64) {
+        let kind = self.groups[group].0;
+        let arrive = |part: &Part| self.ranks[part.0].arrive((group, kind), *part, ns);
+        let starts: Vec<f64> = parts.iter().map(arrive).collect();
+        let last = starts.iter().copied().fold(f64::MIN, f64::max);
+        for ((at, operation, _), start) in parts.iter().zip(&starts) {
+            let rank = &mut self.ranks[*at];
+            let nth = rank.rows.len() - 1;
+            let (waited, end) = match *operation {
+                // The message is in the other rank's buffer, whether that rank has arrived or not.
+                "send" if self.job.is_eager => (0.0, start + ns),
+                "recv" if self.job.is_eager => {
+                    let sent = starts[0] + ns;
+                    ((sent - ns - start).max(0.0), sent.max(start + 4e3))
+                }
+                _ => {
+                    let mut jitter = Draw::at(self.job.seed ^ (*at as u64) << 22, nth, 9);
+                    (last - start, last + ns + jitter.between(0.0, 2e3))
+                }
+            };
+            rank.rows[nth].end_ns = end;
             if rank.step > 0 {
                 rank.waits_ns += waited;
             }
-            rank.comm.insert(exchange.lane(), end);
-            if one.waits {
+            rank.comm[kind as usize] = end;
+            if kind != Kind::Data {
                 rank.stream = rank.stream.max(end);
-            }
-            // The rank that arrived last was not blocked.
-            if std::mem::take(&mut rank.blocked) {
-                self.ready.push(one.rank);
             }
         }
     }
@@ -368,6 +275,50 @@ impl Rank {
         self.on_host(4e3, What::Call("cudaLaunchKernel"), self.number);
         self.host + 2e3
     }
+
+    /// Launches its part of an exchange, whose end is not known yet, and returns when that begins.
+    fn arrive(&mut self, (group, kind): (usize, Kind), part: Part, ns: f64) -> f64 {
+        let (_, operation, peer) = part;
+        self.done += 1;
+        let of = kind as usize;
+        self.seqs[of] += 1;
+        let exchanged = Exchanged {
+            group,
+            seq: self.seqs[of],
+            operation,
+            peer,
+            elements: (ns * 10.0) as u64,
+        };
+        let before = self.host;
+        let start = self.launch().max(self.stream + 1e3);
+        let start = start.max(self.comm[of] + 1e3);
+        let name = match peer {
+            Some(_) => "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+            None => "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        };
+        let operator = What::Operator("record_param_comms");
+        self.row(before - 3e3, self.host + 1e3, operator, self.number);
+        // PyTorch has a stream for the exchanges of all members of a group, and one for pairs.
+        let stream = 20 + 2 * kind as u32 + u32::from(peer.is_some());
+        let what = What::Kernel(name, stream, [16, 512], 0);
+        self.row(start, f64::NAN, what, self.number);
+        let rows = self.rows.iter_mut().rev().take(2);
+        rows.for_each(|row| row.exchange = Some(exchanged));
+        start
+    }
+
+    /// Reads the loss, and ends the step.
+    fn end(&mut self) {
+        self.done += 2;
+        self.number += 1;
+        let start = (self.host + 4e3).max(self.stream + 1e3);
+        self.on_host(5e3, What::Call("cudaMemcpyAsync"), self.number);
+        self.on_stream(start, start + 2e3, What::Copy(PINNED_DOWNLOAD, COMPUTE, 4));
+        let end = self.host.max(self.stream) + 5e3;
+        self.until(end, What::Call("cudaStreamSynchronize"), 0);
+        self.row(self.began, self.host, What::Step(self.step), 0);
+        self.ends.push(self.stream);
+    }
 }
 
 /// The stream of kernels and copies.
@@ -396,65 +347,4 @@ fn groups(job: &RankJob) -> Vec<(Kind, Vec<usize>)> {
         }
     }
     groups
-}
-
-/// Returns what a rank does: all parts of a batch forward, then all of them backward, then the gradients.
-fn program(job: &RankJob, rank: usize, groups: &HashMap<Kind, usize>) -> Vec<Op> {
-    let (t, p, d) = job.place(rank);
-    let (_, pipe, _) = job.shape;
-    let tensor = groups.get(&Kind::Tensor).copied();
-    let data = groups.get(&Kind::Data).copied();
-    let pair = groups.get(&Kind::Pipeline).copied();
-    let mut ops = Vec::new();
-    let mut collectives: HashMap<usize, u64> = HashMap::new();
-    let mut sums = |ops: &mut Vec<Op>, group: Option<usize>, ns: f64, waits: bool| {
-        if let Some(group) = group {
-            let key = collectives.entry(group).or_default();
-            *key += 1;
-            ops.push(Op::Exchange(Exchange {
-                group,
-                key: *key,
-                operation: "allreduce",
-                peer: None,
-                ns,
-                waits,
-            }));
-        }
-    };
-    for step in 0..job.steps {
-        ops.extend([Op::Begin(step), Op::Loader, Op::Host, Op::Upload]);
-        for is_back in [false, true] {
-            let (from, to) = if is_back {
-                (Some(p + 1).filter(|from| *from < pipe), p.checked_sub(1))
-            } else {
-                (p.checked_sub(1), Some(p + 1).filter(|to| *to < pipe))
-            };
-            for micro in 0..job.micro {
-                let part = (step * 2 + usize::from(is_back)) * job.micro + micro;
-                let pairs = |operation, sender: usize, peer: usize| {
-                    Some(Op::Exchange(Exchange {
-                        group: pair?,
-                        key: (1 << 40) + (part * pipe + sender) as u64,
-                        operation,
-                        peer: Some(job.rank((t, peer, d))),
-                        ns: job.pair_ns,
-                        waits: true,
-                    }))
-                };
-                ops.extend(from.and_then(|from| pairs("recv", from, from)));
-                for _ in 0..job.layers {
-                    let times = if is_back { 2.0 } else { 1.0 };
-                    ops.push(Op::Kernel(job.kernel_ns * times));
-                    sums(&mut ops, tensor, job.tensor_ns, true);
-                    if is_back && micro + 1 == job.micro {
-                        sums(&mut ops, data, job.data_ns, false);
-                    }
-                }
-                ops.extend(to.and_then(|to| pairs("send", p, to)));
-            }
-        }
-        ops.extend(data.map(Op::WaitAll));
-        ops.extend([Op::Kernel(0.3 * job.kernel_ns), Op::Item, Op::End]);
-    }
-    ops
 }
