@@ -5,8 +5,6 @@
 
 mod judge;
 mod run;
-#[cfg(test)]
-mod run_by_meeting;
 mod write;
 
 pub use judge::{RankTally, judged_ranks, many_ranks};
