@@ -64,6 +64,26 @@ pub(crate) struct Kernel {
     pub is_small: bool,
 }
 
+impl Kernel {
+    pub fn large(ns: f64, share: f64) -> Kernel {
+        let is_small = false;
+        Kernel {
+            ns,
+            share,
+            is_small,
+        }
+    }
+
+    pub fn small(ns: f64) -> Kernel {
+        let (share, is_small) = (0.1, true);
+        Kernel {
+            ns,
+            share,
+            is_small,
+        }
+    }
+}
+
 /// How steps are marked in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marks {
@@ -91,30 +111,9 @@ pub(crate) struct Recorder {
     pub has_waits: bool,
 }
 
-/// What is removed from a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Without {
-    /// The removed faults, one bit for each.
-    pub faults: u32,
-    /// Whether launches one by one are removed, also where they were not planted.
-    pub launches: bool,
-}
-
-impl Without {
-    pub fn fault(at: usize) -> Without {
-        Without {
-            faults: 1 << at,
-            launches: false,
-        }
-    }
-
-    pub fn all() -> Without {
-        Without {
-            faults: u32::MAX,
-            launches: false,
-        }
-    }
-}
+/// What is removed from a run is one bit for each of its faults, and this bit for launches one by one, also where they were
+/// not planted.
+pub(crate) const GRAPHS: u32 = 1 << 31;
 
 /// Names that people give to host work.
 const NAMES: [&str; 8] = [
@@ -148,22 +147,19 @@ impl Job {
     }
 
     /// Runs the job without the profiler, and without some of its faults.
-    pub(crate) fn run(&self, without: Without) -> Ran {
+    pub(crate) fn run(&self, without: u32) -> Ran {
         run(self, without, None)
     }
 
     /// Runs the unmodified job with the profiler.
     pub fn recorded(&self) -> Ran {
-        run(self, Without::default(), Some(self.recorder))
+        run(self, 0, Some(self.recorder))
     }
 
     /// Returns whether a graph gains less than 3 %: the job is bound by its device.
     fn is_sound(&self) -> bool {
-        let as_it_is = self.run(Without::default()).step_ns;
-        let with_graphs = self.run(Without {
-            faults: 0,
-            launches: true,
-        });
+        let as_it_is = self.run(0).step_ns;
+        let with_graphs = self.run(GRAPHS);
         let busy_ns: f64 = self.kernels.iter().map(|k| k.ns).sum();
         as_it_is - with_graphs.step_ns < 0.03 * as_it_is && as_it_is < 1.6 * busy_ns
     }
@@ -197,12 +193,7 @@ impl Job {
         let beside = if draw.happens(0.2) {
             kernels.iter_mut().for_each(|k| k.share = 0.6);
             let ns = draw.between(0.2, 0.8) * device_ns / 4.0;
-            let kernel = Kernel {
-                ns,
-                share: 0.3,
-                is_small: false,
-            };
-            vec![kernel; 4]
+            vec![Kernel::large(ns, 0.3); 4]
         } else {
             Vec::new()
         };
@@ -215,11 +206,7 @@ impl Job {
         for fault in &faults {
             if let Fault::Launches { count, kernel_ns } = fault {
                 let at = draw.below(kernels.len() + 1);
-                let small = Kernel {
-                    ns: *kernel_ns as f64,
-                    share: 0.1,
-                    is_small: true,
-                };
+                let small = Kernel::small(*kernel_ns as f64);
                 kernels.splice(at..at, vec![small; *count]);
             }
         }
@@ -285,11 +272,7 @@ fn kinds(draw: &mut Draw, count: usize) -> Vec<usize> {
 /// Draws `many` kernels, which together take a device `device_ns`.
 fn kernels(draw: &mut Draw, many: usize, device_ns: f64) -> Vec<Kernel> {
     let mut kernels: Vec<Kernel> = (0..many)
-        .map(|_| Kernel {
-            ns: draw.sized(0.3, 3.0),
-            share: 1.0,
-            is_small: false,
-        })
+        .map(|_| Kernel::large(draw.sized(0.3, 3.0), 1.0))
         .collect();
     let all: f64 = kernels.iter().map(|k| k.ns).sum();
     kernels.iter_mut().for_each(|k| k.ns *= device_ns / all);

@@ -6,7 +6,7 @@ use sidestream::engine::{Call, Engine, KernelCost, LaneId, Task, TaskId, Work};
 
 use crate::draw::Draw;
 use crate::fault::{Fault, SyncBy};
-use crate::job::{Job, Kernel, Marks, Recorder, Without};
+use crate::job::{GRAPHS, Job, Kernel, Marks, Recorder};
 use crate::write::{PAGEABLE_DOWNLOAD, PAGEABLE_UPLOAD, PINNED_DOWNLOAD, PINNED_UPLOAD, Row, What};
 
 /// The result of running a job.
@@ -56,6 +56,9 @@ enum Part {
     Durations,
 }
 
+/// A kernel with its index in the step.
+type Placed = (usize, Kernel);
+
 /// The maximum number of launches that may be queued.
 const QUEUE: usize = 1_000;
 /// Number of batches that each worker loads ahead.
@@ -70,18 +73,9 @@ fn workers(every: usize) -> usize {
     }
 }
 
-/// A kernel of a step, in a stream.
-#[derive(Clone, Copy)]
-struct Placed {
-    kernel: Kernel,
-    stream: usize,
-    /// Its index in the step, across all streams.
-    at: usize,
-}
-
 struct Running<'j> {
     job: &'j Job,
-    without: Without,
+    without: u32,
     recorder: Option<Recorder>,
     engine: Engine,
     host: LaneId,
@@ -105,7 +99,7 @@ struct Running<'j> {
 }
 
 /// Runs a job.
-pub(crate) fn run(job: &Job, without: Without, recorder: Option<Recorder>) -> Ran {
+pub(crate) fn run(job: &Job, without: u32, recorder: Option<Recorder>) -> Ran {
     let mut engine = Engine::new(vec![job.profile.clone()]);
     let host = engine.add_thread();
     let streams = [(); 4].map(|()| engine.add_stream(0, 0));
@@ -165,39 +159,27 @@ impl Running<'_> {
 
     fn finish(mut self) -> Ran {
         let begun = self.begin();
-        let all: Vec<TaskId> = self.last_on.iter().flatten().copied().collect();
-        self.host_task(self.job.profile.sync_ns, &all);
+        self.host_task(self.job.profile.sync_ns, &self.all());
         self.end(begun, What::Call("cudaDeviceSynchronize"));
-        // No task is withheld, so all of them complete.
-        let finished = self.engine.finish();
-        debug_assert!(finished.is_ok(), "{finished:?}");
-        let span = |task: TaskId| {
-            let span = self.engine.scheduled(task);
-            span.map_or((0, 0), |span| (span.start_ns, span.end_ns))
+        self.engine.finish().expect("no lane is held");
+        let span = |task| {
+            let span = self.engine.scheduled(task).expect("it has completed");
+            (span.start_ns as f64, span.end_ns as f64)
         };
-        let ends = self
-            .ends
-            .iter()
-            .map(|of| of.iter().map(|task| span(*task).1));
-        let ends: Vec<u64> = ends.filter_map(Iterator::max).collect();
-        let over = |at: usize| ends.get(at).copied().unwrap_or(0) as f64;
-        let step_ns = (over(ends.len() - 1) - over(0)) / (ends.len() - 1) as f64;
-        let end = |task: Option<TaskId>| task.map_or(0, |task| span(task).1);
-        let spans = self.spans.into_iter().map(|(what, number, after, until)| {
-            let times = (end(after), end(until));
-            (what, number, times)
+        let end = |task: Option<TaskId>| task.map_or(0.0, |task| span(task).1);
+        let last = |of: &Vec<TaskId>| of.iter().map(|task| span(*task).1).reduce(f64::max);
+        let ends: Vec<f64> = self.ends.iter().filter_map(last).collect();
+        let spans = self.spans.into_iter();
+        let spans = spans
+            .map(|(what, number, after, until)| Row::new(end(after), end(until), what, number));
+        let work = self.work.into_iter().map(|(what, number, task)| {
+            let (start_ns, end_ns) = span(task);
+            Row::new(start_ns, end_ns, what, number)
         });
-        let work = self.work.into_iter();
-        let work = work.map(|(what, number, task)| (what, number, span(task)));
-        let row = |(what, number, (start_ns, end_ns))| Row {
-            what,
-            start_ns: start_ns as f64,
-            end_ns: end_ns as f64,
-            number,
-            exchange: None,
-        };
-        let rows = spans.chain(work).map(row).collect();
-        Ran { step_ns, rows }
+        Ran {
+            step_ns: (ends[ends.len() - 1] - ends[0]) / (ends.len() - 1) as f64,
+            rows: spans.chain(work).collect(),
+        }
     }
 
     /// Returns a host time, multiplied by the random factor of this action.
@@ -277,16 +259,13 @@ impl Running<'_> {
         task
     }
 
-    fn room(&mut self) -> Option<TaskId> {
-        if self.queue.len() >= QUEUE {
-            self.queue.pop_front()
-        } else {
-            None
-        }
+    /// Returns the last task of each stream.
+    fn all(&self) -> Vec<TaskId> {
+        self.last_on.iter().flatten().copied().collect()
     }
 
-    fn kernel_on(&mut self, kernel: Placed, call: (TaskId, u32), graph: u32) {
-        let Placed { kernel, stream, at } = kernel;
+    /// Runs a kernel in a stream: `at` is its index in the step, and `call` launches it.
+    fn kernel_on(&mut self, stream: usize, (at, kernel): Placed, call: (TaskId, u32), graph: u32) {
         let spread = self.job.host.kernel_spread;
         let key = ((Part::Durations as u32) << 20) | ((stream as u32) << 12) | at as u32;
         let factor = Draw::at(self.job.seed, self.step, key).about_one(spread);
@@ -313,18 +292,19 @@ impl Running<'_> {
     }
 
     /// Launches a kernel from its operator.
-    fn launch(&mut self, part: Part, kernel: Placed) {
-        self.part(part, kernel.at);
+    fn launch(&mut self, part: Part, stream: usize, kernel: Placed) {
+        self.part(part, kernel.0);
         self.own(self.job.host.gap_ns);
-        let (name, inner) = if kernel.kernel.is_small {
+        let (name, inner) = if kernel.1.is_small {
             ("aten::mul", None)
         } else {
             ("aten::linear", Some("aten::addmm"))
         };
         let launch = |s: &mut Self| {
-            let room = s.room();
+            let is_full = s.queue.len() >= QUEUE;
+            let room = is_full.then(|| s.queue.pop_front()).flatten();
             let call = s.call("cudaLaunchKernel", s.job.profile.launch_ns, room.as_slice());
-            s.kernel_on(kernel, call, 0);
+            s.kernel_on(stream, kernel, call, 0);
         };
         self.operator(name, |s| match inner {
             Some(inner) => {
@@ -339,11 +319,7 @@ impl Running<'_> {
     }
 
     fn copy(&mut self, stream: usize, is_upload: bool, is_pinned: bool, bytes: u64) {
-        let ns = self.job.profile.copy_ns;
-        let begun = self.begin();
-        let recorded = self.recorder.map_or(0.0, |r| r.submission_ns);
-        let ns = self.spread(ns) + recorded;
-        let call = self.host_task(ns, &[]);
+        let (call, correlation) = self.call("cudaMemcpyAsync", self.job.profile.copy_ns, &[]);
         let (work, name) = match (is_upload, is_pinned) {
             (true, true) => (Work::Upload { bytes }, PINNED_UPLOAD),
             (true, false) => (Work::UploadPageable { bytes }, PAGEABLE_UPLOAD),
@@ -351,18 +327,11 @@ impl Running<'_> {
             (false, false) => (Work::DownloadPageable { bytes }, PAGEABLE_DOWNLOAD),
         };
         let task = self.on(stream, work, &[call], false);
-        let mut until = call;
         if !is_pinned {
-            until = self.host_task(500.0, &[task]);
+            // The call returns after the copy.
+            let until = self.host_task(500.0, &[task]);
+            self.spans.last_mut().expect("that of the call").3 = Some(until);
         }
-        self.correlation += 1;
-        let correlation = self.correlation;
-        self.spans.push((
-            What::Call("cudaMemcpyAsync"),
-            correlation,
-            begun,
-            Some(until),
-        ));
         let what = What::Copy(name, STREAMS[stream], bytes);
         self.work.push((what, correlation, task));
     }
@@ -375,9 +344,7 @@ impl Running<'_> {
 
     fn wait(&mut self, stream: usize, event: Event) {
         let (call, correlation) = self.call("cudaStreamWaitEvent", self.job.profile.wait_ns, &[]);
-        let Some(&(record, of)) = self.events.get(&event) else {
-            return;
-        };
+        let (record, of) = self.events[&event];
         let marker = self.on(stream, Work::Marker, &[call, record], false);
         if self.job.recorder.has_waits {
             let what = What::Wait(STREAMS[stream], of);
@@ -405,18 +372,8 @@ impl Running<'_> {
         for _ in 0..3 {
             self.call("cudaMalloc", ns / 10.0, &[]);
         }
-        let (call, correlation) = self.call("cudaLaunchKernel", 0.7 * ns, &[]);
-        let first = Kernel {
-            ns: 5e3,
-            share: 0.1,
-            is_small: true,
-        };
-        let first = Placed {
-            kernel: first,
-            stream: COMPUTE,
-            at: 0xfff,
-        };
-        self.kernel_on(first, (call, correlation), 0);
+        let call = self.call("cudaLaunchKernel", 0.7 * ns, &[]);
+        self.kernel_on(COMPUTE, (0xfff, Kernel::small(5e3)), call, 0);
     }
 
     fn own_pieces(&mut self, part: usize) {
@@ -439,58 +396,45 @@ impl Running<'_> {
     /// Takes over the result of a worker that worked ahead.
     fn take_over(&mut self, fault: usize, every: usize, ns: f64, bytes: u64) {
         let count = workers(every);
-        if !self.workers.contains_key(&fault) {
-            let lanes = (0..count).map(|_| self.engine.add_thread()).collect();
-            self.workers.insert(fault, (lanes, Vec::new()));
-        }
-        let Some((lanes, taken)) = self.workers.get(&fault) else {
-            return;
-        };
+        let (lanes, taken) = self.workers.entry(fault).or_default();
+        lanes.resize_with(count, || self.engine.add_thread());
         let batch = taken.len();
-        let freed = batch
-            .checked_sub(count * AHEAD)
-            .and_then(|at| taken.get(at));
+        let freed = batch.checked_sub(count * AHEAD).map(|at| taken[at]);
         let load = Task::new(lanes[batch % count], Work::Call(Call::HostNs(ns as u64)));
-        let loaded = self
-            .engine
-            .push(load.after(freed.map(std::slice::from_ref).unwrap_or(&[])));
+        let loaded = self.engine.push(load.after(freed.as_slice()));
         self.part(Part::TakeOver, fault);
         let ns = self.spread(self.job.take_over_ns) + bytes as f64 / self.job.take_over_gb_s;
         let task = self.host_task(ns, &[loaded]);
-        if let Some((_, taken)) = self.workers.get_mut(&fault) {
-            taken.push(task);
-        }
+        self.workers.entry(fault).or_default().1.push(task);
     }
 
-    fn planted(&self, test: impl Fn(&Fault) -> bool) -> Option<(usize, Fault, bool)> {
-        let at = self.job.faults.iter().position(test)?;
-        let is_removed = self.without.faults & (1 << at) != 0;
-        Some((at, self.job.faults[at], is_removed))
+    /// Returns the first planted fault of a kind, with its number and whether it is removed.
+    fn planted<T>(&self, of: impl Fn(Fault) -> Option<T>) -> Option<(usize, T, bool)> {
+        let mut faults = self.job.faults.iter().enumerate();
+        let (at, fault) = faults.find_map(|(at, fault)| Some((at, of(*fault)?)))?;
+        Some((at, fault, self.without & (1 << at) != 0))
     }
 
     fn load(&mut self) {
         const SINGLE: &str = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
         const MULTI: &str = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__";
-        let loader = self.planted(|f| matches!(f, Fault::Loader { .. }));
         self.part(Part::Load, 0);
-        let Some((
-            at,
+        let begun = self.begin();
+        let loader = self.planted(|fault| match fault {
             Fault::Loader {
                 ns,
                 every,
                 has_workers,
-            },
-            is_removed,
-        )) = loader
-        else {
+            } => Some((ns, every, has_workers)),
+            _ => None,
+        });
+        let Some((at, (ns, every, has_workers), is_removed)) = loader else {
             if self.job.quick_loader_ns > 0.0 {
-                let begun = self.begin();
                 self.own(self.job.quick_loader_ns);
                 self.end(begun, What::Range(SINGLE));
             }
             return;
         };
-        let begun = self.begin();
         let quick = 0.02 * ns as f64;
         let is_slow = self.step % every == every - 1;
         let ns = if is_slow { ns as f64 } else { quick };
@@ -506,18 +450,17 @@ impl Running<'_> {
     }
 
     fn host_work(&mut self, is_end: bool) {
-        let work = self.planted(|f| matches!(f, Fault::HostWork { .. }));
-        let Some((at, fault, is_removed)) = work else {
-            return;
-        };
-        let Fault::HostWork {
-            ns,
-            every,
-            name,
-            operators,
-            is_last,
-        } = fault
-        else {
+        let work = self.planted(|fault| match fault {
+            Fault::HostWork {
+                ns,
+                every,
+                name,
+                operators,
+                is_last,
+            } => Some((ns, every, name, operators, is_last)),
+            _ => None,
+        });
+        let Some((at, (ns, every, name, operators, is_last), is_removed)) = work else {
             return;
         };
         if is_last != is_end || self.step % every != every - 1 {
@@ -544,14 +487,7 @@ impl Running<'_> {
     }
 
     fn upload(&mut self) {
-        let upload = self.planted(|f| {
-            matches!(
-                f,
-                Fault::PageableUpload { .. }
-                    | Fault::UploadOnComputeStream { .. }
-                    | Fault::MisplacedWaits { .. }
-            )
-        });
+        let upload = self.planted(|fault| (fault.uploaded_bytes() > 0).then_some(fault));
         self.part(Part::Upload, 0);
         match upload {
             Some((_, Fault::PageableUpload { bytes, is_aside }, is_removed)) => {
@@ -608,47 +544,38 @@ impl Running<'_> {
 
     fn kernels(&mut self) {
         let job = self.job;
-        let placed = |stream| {
-            move |(at, kernel): (usize, &Kernel)| Placed {
-                kernel: *kernel,
-                stream,
-                at,
-            }
-        };
         if !job.beside.is_empty() {
             self.part(Part::Beside, 0xff);
             self.record(COMPUTE, Event::Fork);
             self.wait(BESIDE, Event::Fork);
-            for kernel in job.beside.iter().enumerate().map(placed(BESIDE)) {
-                self.launch(Part::Beside, kernel);
+            for kernel in job.beside.iter().copied().enumerate() {
+                self.launch(Part::Beside, BESIDE, kernel);
             }
             self.record(BESIDE, Event::Join);
         }
-        let launches = self.planted(|f| matches!(f, Fault::Launches { .. }));
-        let is_planted = launches.is_some_and(|(_, _, is_removed)| is_removed);
-        let as_graph = job.has_graphs || self.without.launches || is_planted;
-        let sync = self.planted(|f| matches!(f, Fault::Sync { .. }));
+        let launches = self.planted(|fault| matches!(fault, Fault::Launches { .. }).then_some(()));
+        let is_removed = launches.is_some_and(|(_, (), is_removed)| is_removed);
+        let as_graph = job.has_graphs || self.without & GRAPHS != 0 || is_removed;
+        let sync = self.planted(|fault| match fault {
+            Fault::Sync { how, times } => Some((how, times)),
+            _ => None,
+        });
         let (how, times) = match sync {
-            Some((_, Fault::Sync { how, times }, false)) => (Some(how), times),
+            Some((_, (how, times), false)) => (Some(how), times),
             _ => (None, 1),
         };
-        let kernels: Vec<Placed> = job
-            .kernels
-            .iter()
-            .enumerate()
-            .map(placed(COMPUTE))
-            .collect();
+        let kernels: Vec<Placed> = job.kernels.iter().copied().enumerate().collect();
         for (at, part) in kernels.chunks(kernels.len().div_ceil(times)).enumerate() {
             if as_graph {
-                self.part(Part::Kernels, part[0].at);
+                self.part(Part::Kernels, part[0].0);
                 self.own(job.host.gap_ns);
                 let call = self.call("cudaGraphLaunch", job.profile.graph_launch_ns, &[]);
                 for kernel in part {
-                    self.kernel_on(*kernel, call, 3);
+                    self.kernel_on(COMPUTE, *kernel, call, 3);
                 }
             } else {
                 for kernel in part {
-                    self.launch(Part::Kernels, *kernel);
+                    self.launch(Part::Kernels, COMPUTE, *kernel);
                 }
             }
             if let Some(how) = how {
@@ -662,17 +589,8 @@ impl Running<'_> {
         }
         if job.long_every > 0 && self.step % job.long_every == job.long_every - 1 {
             let ns = job.kernels.iter().map(|k| k.ns).fold(0.0, f64::max);
-            let kernel = Kernel {
-                ns,
-                share: 1.0,
-                is_small: false,
-            };
-            for kernel in [kernel; 3]
-                .iter()
-                .enumerate()
-                .map(|(at, k)| (0xf00 + at, k))
-            {
-                self.launch(Part::Extra, placed(COMPUTE)(kernel));
+            for at in 0xf00..0xf03 {
+                self.launch(Part::Extra, COMPUTE, (at, Kernel::large(ns, 1.0)));
             }
         }
     }
@@ -687,31 +605,24 @@ impl Running<'_> {
                 });
             }),
             SyncBy::Stream => self.synchronize_stream(COMPUTE),
-            SyncBy::Device => {
-                let all: Vec<TaskId> = self.last_on.iter().flatten().copied().collect();
-                self.synchronize("cudaDeviceSynchronize", &all);
-            }
-            SyncBy::Free => {
-                let all: Vec<TaskId> = self.last_on.iter().flatten().copied().collect();
-                self.operator("aten::empty", |s| {
-                    s.call("cudaFree", s.job.profile.free_ns, &all);
-                    s.call("cudaMalloc", s.job.profile.malloc_ns, &[]);
-                });
-            }
+            SyncBy::Device => self.synchronize("cudaDeviceSynchronize", &self.all()),
+            SyncBy::Free => self.operator("aten::empty", |s| {
+                s.call("cudaFree", s.job.profile.free_ns, &s.all());
+                s.call("cudaMalloc", s.job.profile.malloc_ns, &[]);
+            }),
         }
     }
 
     fn download(&mut self) {
-        let download = self.planted(|f| matches!(f, Fault::Download { .. }));
-        let Some((_, fault, is_removed)) = download else {
-            return;
-        };
-        let Fault::Download {
-            bytes,
-            is_pinned,
-            is_aside,
-        } = fault
-        else {
+        let download = self.planted(|fault| match fault {
+            Fault::Download {
+                bytes,
+                is_pinned,
+                is_aside,
+            } => Some((bytes, is_pinned, is_aside)),
+            _ => None,
+        });
+        let Some((_, (bytes, is_pinned, is_aside), is_removed)) = download else {
             return;
         };
         self.part(Part::Download, 0);

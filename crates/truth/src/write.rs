@@ -22,6 +22,18 @@ pub(crate) struct Row {
     pub exchange: Option<Exchanged>,
 }
 
+impl Row {
+    pub(crate) fn new(start_ns: f64, end_ns: f64, what: What, number: u32) -> Row {
+        Row {
+            what,
+            start_ns,
+            end_ns,
+            number,
+            exchange: None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum What {
     Step(usize),

@@ -22,7 +22,7 @@ pub struct RankRun {
 }
 
 /// The purpose of a group. A rank is in at most one group of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Tensor,
     Pipeline,
@@ -243,13 +243,7 @@ impl Running<'_> {
 
 impl Rank {
     fn row(&mut self, start_ns: f64, end_ns: f64, what: What, number: u32) {
-        self.rows.push(Row {
-            what,
-            start_ns,
-            end_ns,
-            number,
-            exchange: None,
-        });
+        self.rows.push(Row::new(start_ns, end_ns, what, number));
     }
 
     /// Advances the host to this time.
