@@ -57,9 +57,9 @@ impl Draw {
         }
     }
 
-    /// Returns true with this probability.
+    /// Returns true with this probability; where that is 0, draws nothing.
     pub fn happens(&mut self, chance: f64) -> bool {
-        self.unit() < chance
+        chance > 0.0 && self.unit() < chance
     }
 
     /// Returns a factor around 1, seldom more than three times `spread` away from it.

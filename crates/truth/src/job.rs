@@ -158,10 +158,9 @@ impl Job {
 
     /// Returns whether a graph gains less than 3 %: the job is bound by its device.
     fn is_sound(&self) -> bool {
-        let as_it_is = self.run(0).step_ns;
-        let with_graphs = self.run(GRAPHS);
+        let [as_it_is, with_graphs] = [0, GRAPHS].map(|without| self.run(without).step_ns);
         let busy_ns: f64 = self.kernels.iter().map(|k| k.ns).sum();
-        as_it_is - with_graphs.step_ns < 0.03 * as_it_is && as_it_is < 1.6 * busy_ns
+        as_it_is - with_graphs < 0.03 * as_it_is && as_it_is < 1.6 * busy_ns
     }
 
     fn drawn_with(seed: u64, draw: &mut Draw, count: usize) -> Job {
@@ -190,24 +189,20 @@ impl Job {
         let most = (draw.between(0.15, 0.6) * device_ns / slow_ns) as usize;
         let many = most.clamp(2, 40);
         let mut kernels = kernels(draw, many, device_ns);
-        let beside = if draw.happens(0.2) {
+        let beside = draw.maybe(0.2, |draw| {
             kernels.iter_mut().for_each(|k| k.share = 0.6);
             let ns = draw.between(0.2, 0.8) * device_ns / 4.0;
             vec![Kernel::large(ns, 0.3); 4]
-        } else {
-            Vec::new()
-        };
-        let faults = kinds
-            .iter()
-            .map(|kind| fault(draw, *kind, device_ns, launch_ns, &profile));
+        });
+        let faults = kinds.iter();
+        let faults = faults.map(|kind| fault(draw, *kind, device_ns, launch_ns, &profile));
         let mut faults: Vec<Fault> = faults.collect();
         let take_over_gb_s = draw.sized(1.0, 2.0);
         slow_down(&mut faults, take_over_gb_s);
         for fault in &faults {
             if let Fault::Launches { count, kernel_ns } = fault {
                 let at = draw.below(kernels.len() + 1);
-                let small = Kernel::small(*kernel_ns as f64);
-                kernels.splice(at..at, vec![small; *count]);
+                kernels.splice(at..at, vec![Kernel::small(*kernel_ns as f64); *count]);
             }
         }
         let has_upload = kinds.iter().any(|kind| (3..=5).contains(kind));
@@ -225,21 +220,16 @@ impl Job {
             beside,
             has_graphs: !kinds.contains(&8) && draw.happens(0.15),
             long_every: draw.maybe(0.25, |draw| 2 + draw.below(4)),
-            prefetched_bytes: if !has_upload && !has_loader && draw.happens(0.3) {
-                (draw.between(0.1, 0.7) * device_ns * profile.link_gb_s) as u64
-            } else {
-                0
-            },
-            small_bytes: if !has_upload && draw.happens(0.5) {
+            prefetched_bytes: draw
+                .maybe(if has_upload || has_loader { 0.0 } else { 0.3 }, |draw| {
+                    (draw.between(0.1, 0.7) * device_ns * profile.link_gb_s) as u64
+                }),
+            small_bytes: draw.maybe(if has_upload { 0.0 } else { 0.5 }, |draw| {
                 draw.sized(4e3, 0.01 * device_ns * profile.link_gb_s) as u64
-            } else {
-                0
-            },
-            quick_loader_ns: if !has_loader && draw.happens(0.5) {
+            }),
+            quick_loader_ns: draw.maybe(if has_loader { 0.0 } else { 0.5 }, |draw| {
                 draw.between(0.005, 0.05) * device_ns
-            } else {
-                0.0
-            },
+            }),
             logs_every: draw.maybe(0.2, |draw| 5 + draw.below(6)),
             set_up_ns: draw.maybe(0.3, |draw| draw.sized(1e6, 4e8)),
             recorder,
@@ -331,11 +321,7 @@ fn recorder(draw: &mut Draw) -> Recorder {
         submission_ns: 2_000.0 * draw.sized(0.4, 2.0),
         call_ns: 300.0 * draw.sized(0.4, 2.0),
         is_whole_us: draw.happens(0.3),
-        lost: if draw.happens(0.15) {
-            draw.sized(0.001, 0.02)
-        } else {
-            0.0
-        },
+        lost: draw.maybe(0.15, |draw| draw.sized(0.001, 0.02)),
         has_waits: draw.happens(0.5),
     }
 }

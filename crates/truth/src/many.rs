@@ -1,5 +1,6 @@
 //! Judges the jobs of many seeds.
 
+use std::panic::resume_unwind;
 use std::thread;
 
 use sidestream_diagnose::{Limits, Options, Report, read_json};
@@ -27,19 +28,16 @@ pub(crate) fn on_all_processors<T: Send>(
 ) -> Result<Vec<T>, String> {
     let threads = thread::available_parallelism().map_or(1, |n| n.get());
     let part = |first| (first..count).step_by(threads).map(&each).collect();
-    thread::scope(|scope| {
+    let parts: Result<Vec<Vec<T>>, String> = thread::scope(|scope| {
         let part = &part;
-        let start = |first| scope.spawn(move || -> Result<Vec<T>, String> { part(first) });
+        let start = |first| scope.spawn(move || part(first));
         let parts: Vec<_> = (0..threads as u64).map(start).collect();
-        let mut all = Vec::new();
-        for part in parts {
-            match part.join() {
-                Ok(done) => all.extend(done?),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        Ok(all)
-    })
+        let parts = parts.into_iter().map(|part| part.join());
+        parts
+            .map(|part| part.unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
+    });
+    Ok(parts?.into_iter().flatten().collect())
 }
 
 /// Draws a job, records it, has its trace diagnosed, and judges the report; returns the trace too.

@@ -63,7 +63,7 @@ pub fn trace(job: &Job, ran: &Ran) -> Vec<u8> {
     let is_kept = |at: usize, what: &What| {
         // Steps are few, and written last.
         let may_be_lost = !matches!(what, What::Step(_) | What::Range(_));
-        !(may_be_lost && lost > 0.0 && Draw::at(job.seed, at, u32::MAX).happens(lost))
+        !(may_be_lost && Draw::at(job.seed, at, u32::MAX).happens(lost))
     };
     let rows = ran.rows.iter().enumerate();
     let rows = rows.filter_map(|(at, row)| is_kept(at, &row.what).then_some(row));

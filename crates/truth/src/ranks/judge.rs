@@ -56,57 +56,38 @@ impl JudgedRanks {
 
 impl fmt::Display for RankTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let looked: Vec<(bool, bool)> = self.all.iter().filter_map(|one| one.is_right).collect();
-        let count =
-            |is: &dyn Fn(&(bool, bool)) -> bool| looked.iter().filter(|one| is(one)).count();
-        let waits = self.all.iter().filter(|one| one.waits_off <= WAITS).count();
-        let worst = self.all.iter().map(|one| one.waits_off).fold(0.0, f64::max);
-        let mut off: Vec<f64> = self
-            .all
-            .iter()
-            .filter_map(|one| one.predicted_off)
-            .map(f64::abs)
-            .collect();
+        let all = &self.all;
+        let looked: Vec<_> = all.iter().filter_map(|one| one.is_right).collect();
+        let rank = looked.iter().filter(|one| one.0).count();
+        let both = looked.iter().filter(|one| one.0 && one.1).count();
+        let waits = all.iter().filter(|one| one.waits_off <= WAITS).count();
+        let worst = all.iter().map(|one| one.waits_off).fold(0.0, f64::max);
+        let off = all.iter().filter_map(|one| one.predicted_off);
+        let mut off: Vec<f64> = off.map(f64::abs).collect();
         off.sort_by(f64::total_cmp);
+        let (runs, looked) = (all.len(), looked.len());
+        writeln!(f, "{runs} runs, {looked} of them with something to find")?;
+        writeln!(f, "right rank {rank}, right rank and cause {both}")?;
+        let (bound, worst) = (100.0 * WAITS, 100.0 * worst);
         writeln!(
             f,
-            "{} runs, {} of them with something to find",
-            self.all.len(),
-            looked.len()
-        )?;
-        writeln!(
-            f,
-            "right rank {}, right rank and cause {}",
-            count(&|one| one.0),
-            count(&|one| one.0 && one.1)
-        )?;
-        writeln!(
-            f,
-            "waits within {:.0} % in {waits}, the worst {:.2} % off",
-            100.0 * WAITS,
-            100.0 * worst
+            "waits within {bound:.0} % in {waits}, the worst {worst:.2} % off"
         )?;
         if let Some(last) = off.last() {
             let within = off.iter().filter(|off| **off <= 0.05).count();
-            writeln!(
+            let (median, last, of) = (100.0 * off[off.len() / 2], 100.0 * last, off.len());
+            write!(
                 f,
-                "predicted steps {:.2} % off in the median, the worst {:.1} %, within 5 % in {within} of {}",
-                100.0 * off[off.len() / 2],
-                100.0 * last,
-                off.len()
+                "predicted steps {median:.2} % off in the median, the worst {last:.1} %, "
             )?;
+            writeln!(f, "within 5 % in {within} of {of}")?;
         }
-        let ranks: usize = self.all.iter().map(|one| one.job.world()).sum();
-        let most = self
-            .all
-            .iter()
-            .map(|one| one.job.world())
-            .max()
-            .unwrap_or(0);
+        let worlds = all.iter().map(|one| one.job.world());
+        let (ranks, most) = (worlds.clone().sum::<usize>(), worlds.max().unwrap_or(0));
+        let wrong = self.wrong();
         writeln!(
             f,
-            "{ranks} ranks, {most} in the largest run; wrong: {:?}",
-            self.wrong()
+            "{ranks} ranks, {most} in the largest run; wrong: {wrong:?}"
         )
     }
 }
@@ -116,10 +97,9 @@ impl fmt::Display for RankTally {
 /// # Errors
 /// A trace cannot be read, or the traces yield no ranks.
 pub fn many_ranks(count: u64, seed: u64) -> Result<RankTally, String> {
-    let all: Result<Vec<_>, String> = (0..count)
-        .map(|at| judged_ranks(seed.wrapping_add(at)))
-        .collect();
-    Ok(RankTally { all: all? })
+    let all = (0..count).map(|at| judged_ranks(seed.wrapping_add(at)));
+    let all = all.collect::<Result<_, _>>()?;
+    Ok(RankTally { all })
 }
 
 /// Draws a run, has its traces diagnosed on all CPU cores, and judges the report.
@@ -137,10 +117,8 @@ pub fn judged_ranks(seed: u64) -> Result<JudgedRanks, String> {
         _ => None,
     };
     let said = slow.map(|slow| {
-        (
-            ranks.ranks[slow.at].rank.unwrap_or(u32::MAX),
-            slow.cause.as_str(),
-        )
+        let rank = ranks.ranks[slow.at].rank;
+        (rank.unwrap_or(u32::MAX), slow.cause.as_str())
     });
     let is_right = match job.planted {
         Planted::Nothing => Some((said.is_none(), said.is_none())),
@@ -151,11 +129,8 @@ pub fn judged_ranks(seed: u64) -> Result<JudgedRanks, String> {
         )),
     };
     let truth: f64 = run.waits_ns.iter().sum();
-    let off = run
-        .waits_ns
-        .iter()
-        .zip(&ranks.waits_ns)
-        .map(|(truth, said)| (truth - *said as f64).abs());
+    let waits = run.waits_ns.iter().zip(&ranks.waits_ns);
+    let off = waits.map(|(truth, said)| (truth - *said as f64).abs());
     Ok(JudgedRanks {
         costs,
         said,
