@@ -36,8 +36,8 @@ pub fn run(from: &str, to: &str, size: &str) -> Result<bool> {
     } else {
         text = String::from_utf8(packed).with_context(|| format!("{from} is not UTF-8 text"))?;
     }
-    let trace = Parts::of(&text).with_context(|| format!("{from} has no list of events"))?;
-    ensure!(!trace.pieces.is_empty(), "{from} has no events with times");
+    let trace = Trace::of(&text).with_context(|| format!("{from} has no list of events"))?;
+    ensure!(trace.shift_us > 0, "{from} has no events with times");
     let file = File::create(to).with_context(|| format!("cannot write {to}"))?;
     let out = BufWriter::with_capacity(1 << 20, file);
     let (repeated, written) = if Path::new(to).extension().is_some_and(|e| e == "gz") {
@@ -63,79 +63,42 @@ fn size_bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// A trace, split where its repetitions differ.
-struct Parts<'t> {
+/// A trace, and what is added to the times and IDs of each repetition.
+struct Trace<'t> {
     /// The text up to the bracket that opens the list of events.
     head: &'t str,
-    /// The events: the text before each changing number, and the number.
-    pieces: Vec<(&'t str, Number)>,
-    /// The text of the last event after its last number.
-    last: &'t str,
+    events: &'t str,
     /// The text from the closing bracket of the list to the end.
     tail: &'t str,
-    /// The time shift of a repetition in microseconds.
+    /// In microseconds; 0 if there are no times.
     shift_us: u64,
     shift_id: u64,
 }
 
-/// The integer part of a number that differs between repetitions.
-#[derive(Clone, Copy)]
-enum Number {
-    Time(u64),
-    Id(u64),
-}
-
-impl<'t> Parts<'t> {
-    fn of(text: &'t str) -> Option<Parts<'t>> {
+impl<'t> Trace<'t> {
+    fn of(text: &'t str) -> Option<Trace<'t>> {
         let key = text.find("\"traceEvents\"")?;
         let open = key + text[key..].find('[')? + 1;
         let list = serde_json::Deserializer::from_str(&text[open - 1..]);
         let list: &RawValue = list.into_iter().next()?.ok()?;
         let close = open + list.get().len() - 2;
         let events = text[open..close].trim_end();
-        let mut parts = Parts {
-            head: &text[..open],
-            pieces: Vec::new(),
-            last: "",
-            tail: &text[close..],
-            shift_us: 0,
-            shift_id: 0,
-        };
         let (mut first, mut last, mut highest) = (u64::MAX, 0, 0);
-        let mut from = 0;
-        let mut at = 0;
-        while let Some(found) = events[at..].find("\": ") {
-            let value = at + found + 3;
-            at = value;
-            let key_start = events[..value - 3].rfind('"').map_or(0, |q| q + 1);
-            let key = &events[key_start..value - 3];
-            let digits: String = events[value..]
-                .chars()
-                .take_while(char::is_ascii_digit)
-                .collect();
-            let Ok(number) = digits.parse::<u64>() else {
-                continue;
-            };
-            let number = match key {
-                "ts" => {
-                    first = first.min(number);
-                    last = last.max(number);
-                    Number::Time(number)
-                }
-                _ if IDS.contains(&key) => {
-                    highest = highest.max(number);
-                    Number::Id(number)
-                }
-                _ => continue,
-            };
-            parts.pieces.push((&events[from..value], number));
-            from = value + digits.len();
-            at = from;
-        }
-        parts.last = &events[from..];
-        parts.shift_us = last.saturating_sub(first) + 1_000;
-        parts.shift_id = highest + 1;
-        Some(parts)
+        repeat(events, &mut String::new(), |is_time, number| {
+            if is_time {
+                (first, last) = (first.min(number), last.max(number));
+            } else {
+                highest = highest.max(number);
+            }
+            number
+        });
+        Some(Trace {
+            head: &text[..open],
+            events,
+            tail: &text[close..],
+            shift_us: last.checked_sub(first).map_or(0, |us| us + 1_000),
+            shift_id: highest + 1,
+        })
     }
 
     /// Writes the repeated events. Returns the number of repetitions, and of bytes in all.
@@ -145,29 +108,44 @@ impl<'t> Parts<'t> {
         let mut repeated = 0;
         let mut line = String::new();
         loop {
-            line.clear();
-            if repeated > 0 {
-                line.push(',');
-            }
-            for (text, number) in &self.pieces {
-                line.push_str(text);
-                let number = match number {
-                    Number::Time(us) => us + repeated * self.shift_us,
+            repeat(self.events, &mut line, |is_time, number| {
+                if is_time {
+                    number + repeated * self.shift_us
+                } else {
                     // CUPTI's IDs have 32 bits.
-                    Number::Id(id) => (id + repeated * self.shift_id) % (1 << 32),
-                };
-                line.push_str(&number.to_string());
-            }
-            line.push_str(self.last);
+                    (number + repeated * self.shift_id) % (1 << 32)
+                }
+            });
             out.write_all(line.as_bytes())?;
             written += line.len() as u64;
             repeated += 1;
             if written + line.len() as u64 > size_bytes {
                 break;
             }
+            line.replace_range(.., ",");
         }
         out.write_all(self.tail.as_bytes())?;
         Ok((repeated, written))
+    }
+}
+
+/// Adds the events to a text, with other times and IDs: `other` is given the integer part of each, and whether it is a time.
+fn repeat(events: &str, out: &mut String, mut other: impl FnMut(bool, u64) -> u64) {
+    let mut key = "";
+    for (nth, part) in events.split("\": ").enumerate() {
+        if nth > 0 {
+            out.push_str("\": ");
+        }
+        let digits = part.find(|c: char| !c.is_ascii_digit());
+        let (digits, rest) = part.split_at(digits.unwrap_or(part.len()));
+        match digits.parse() {
+            Ok(number) if key == "ts" || IDS.contains(&key) => {
+                out.push_str(&other(key == "ts", number).to_string());
+                out.push_str(rest);
+            }
+            _ => out.push_str(part),
+        }
+        key = part.rsplit('"').next().unwrap_or_default();
     }
 }
 
@@ -181,10 +159,10 @@ mod tests {
 {"name": "x]", "ts": 100.25, "dur": 5, "args": {"correlation": 7}},
 {"name": "y", "ts": 200.5, "id": 3}
 ], "b": 1}"#;
-        let parts = Parts::of(text).expect("a trace");
+        let trace = Trace::of(text).expect("a trace");
         let mut out = Vec::new();
         let size_bytes = 2 * text.len() as u64;
-        let (repeated, written) = parts.write(&mut out, size_bytes).expect("memory");
+        let (repeated, written) = trace.write(&mut out, size_bytes).expect("memory");
         let out = String::from_utf8(out).expect("text");
         assert_eq!((repeated, written), (2, out.len() as u64));
         let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");

@@ -19,23 +19,15 @@ pub fn check(tree: &Tree) -> Vec<Complaint> {
         let manifest = tree.text(&format!("{package}/Cargo.toml")).unwrap_or("");
         let folder = format!("{package}/tests/");
         for (other, _) in tree.texts() {
-            let Some(name) = other.strip_prefix(&folder) else {
+            let name = other.strip_prefix(&folder);
+            let module = name.and_then(|name| name.strip_suffix(".rs"));
+            let Some(module) = module.filter(|name| *name != "main" && !name.contains('/')) else {
                 continue;
             };
-            let Some(module) = name.strip_suffix(".rs") else {
-                continue;
-            };
-            if module == "main" || module.contains('/') {
-                continue;
-            }
             let is_named = source.modules.iter().any(|(named, _)| named == module);
-            let is_program = manifest.contains(&format!("path = \"tests/{name}\""));
-            if !is_named && !is_program {
-                out.push(Complaint::new(
-                    other,
-                    1,
-                    format!("no program runs it; add `mod {module};` to {file}"),
-                ));
+            if !is_named && !manifest.contains(&format!("path = \"tests/{module}.rs\"")) {
+                let what = format!("no program runs it; add `mod {module};` to {file}");
+                out.push(Complaint::new(other, 1, what));
             }
         }
     }
