@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::cargo;
-use crate::python::{self, Environment};
+use crate::python::Environment;
 
 /// The last library of each version, and a compiler that knows all devices.
 const LIBRARIES: [&str; 6] = [
@@ -31,16 +31,8 @@ pub fn run() -> Result<bool> {
     let mut all_well = true;
     for library in LIBRARIES {
         let environment = Environment::of("probe")?;
-        python::clear(&environment.folder)?;
-        let needs = format!("nvidia-cuda-sanitizer-api=={library}");
-        let mut made = Command::new("python3");
-        made.args(["-m", "venv"]).arg(&environment.folder);
-        let mut pip = environment.python(&["-m", "pip", "install", "--quiet", &needs, COMPILER]);
-        pip.arg("--disable-pip-version-check");
-        ensure!(
-            cargo::succeeds(made)? && cargo::succeeds(pip)?,
-            "{needs} cannot be installed"
-        );
+        environment.clear()?;
+        environment.install(&[&format!("nvidia-cuda-sanitizer-api=={library}"), COMPILER])?;
         let mut check = Command::new(target.join("debug/sidestream"));
         check.args(["check", "--exact", "--"]);
         check.arg(environment.interpreter()).args(["-c", ""]);

@@ -17,9 +17,9 @@ use crate::cargo::{self, succeeds};
 /// The package, and the requirement files of its tests.
 const PACKAGE: &str = "crates/sidestream-py";
 const REQUIREMENTS: &str = "requirements-test.txt";
-/// The requirements of the documentation site, which a test builds.
-const REQUIREMENTS_SITE: &str = "requirements-site.txt";
-const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
+/// A test builds the site.
+pub const WITH_SITE: [&str; 2] = [REQUIREMENTS, "requirements-site.txt"];
+const WITH_TORCH: [&str; 2] = [REQUIREMENTS, "requirements-torch.txt"];
 const REQUIREMENTS_FRAMEWORKS: &str = "requirements-frameworks.txt";
 const REQUIREMENTS_OLDEST: &str = "requirements-oldest.txt";
 
@@ -51,7 +51,10 @@ pub fn run(torch: bool) -> Result<bool> {
     let version = version_of_python()?;
     // Tests with and without PyTorch have separate environments: those without must not find it.
     let environment = Environment::of(if torch { "python-torch" } else { "python" })?;
-    environment.make_ready(&version, torch)?;
+    if torch {
+        println!("python: PyTorch and Ray take up to 2.5 GB, unless they are installed");
+    }
+    environment.make(&version, if torch { &WITH_TORCH } else { &WITH_SITE })?;
     environment.install_package()?;
     let driver = stand_in()?;
     let marked = if torch {
@@ -79,7 +82,7 @@ pub fn frameworks() -> Result<bool> {
     let version = version_of_python()?;
     let environment = Environment::of("python-frameworks")?;
     println!("python: PyTorch and the frameworks may take 3 GB, unless they are installed");
-    environment.make(&version, REQUIREMENTS_FRAMEWORKS)?;
+    environment.make(&version, &[REQUIREMENTS_FRAMEWORKS])?;
     environment.install_package()?;
     environment.test("torch or frameworks", ALL, 1, &stand_in()?)
 }
@@ -93,7 +96,7 @@ pub fn oldest() -> Result<bool> {
     );
     let environment = Environment::of("python-oldest")?;
     println!("python: the oldest PyTorch takes up to 2.5 GB, unless it is installed already");
-    environment.make(&version, REQUIREMENTS_OLDEST)?;
+    environment.make(&version, &[REQUIREMENTS_OLDEST])?;
     environment.install_package()?;
     let marked = "torch and not frameworks";
     environment.test(marked, TRIED_WITH_OLDEST, 1, &stand_in()?)
@@ -175,50 +178,39 @@ impl Environment {
         })
     }
 
-    /// Creates the environment and installs what the tests need, unless an earlier run did.
-    pub fn make_ready(&self, version: &str, torch: bool) -> Result<()> {
-        self.make(version, REQUIREMENTS)?;
-        let more = if torch {
-            REQUIREMENTS_TORCH
-        } else {
-            REQUIREMENTS_SITE
+    /// Creates the environment and installs what these lists of the package name, unless an earlier run did.
+    pub fn make(&self, version: &str, lists: &[&str]) -> Result<()> {
+        let list = |name: &&str| {
+            let list = self.package.join(name);
+            fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))
         };
-        let with_more = Stamp::of(self, more, version)?;
-        if with_more.is_there() {
+        let texts = lists.iter().map(list).collect::<Result<Vec<_>>>()?;
+        // It records what was installed.
+        let path = self.folder.join("installed.stamp");
+        let stamp = stamp(version, &self.folder, &texts.concat());
+        if fs::read_to_string(&path).is_ok_and(|there| there == stamp) {
             return Ok(());
         }
-        if torch {
-            println!("python: installing PyTorch and Ray, which take up to 2.5 GB");
-        }
-        // The versions that the first file pins are kept.
-        self.install(&["--requirement", more, "--constraint", REQUIREMENTS])?;
-        with_more.write()
+        let folder = self.folder.display();
+        println!("python: making {folder} with Python {version}");
+        self.clear()?;
+        let all = lists.iter().flat_map(|list| ["--requirement", list]);
+        self.install(&all.collect::<Vec<_>>())?;
+        fs::write(&path, stamp).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Creates the environment and installs this requirement file, unless an earlier run did.
-    pub fn make(&self, version: &str, requirements: &str) -> Result<()> {
-        let stamp = Stamp::of(self, requirements, version)?;
-        if stamp.is_there() {
-            return Ok(());
-        }
-        println!(
-            "python: making {} with Python {version}",
-            self.folder.display()
-        );
-        let made = Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(&self.folder)
-            .status();
-        let made = made.context("cannot run `python3 -m venv`")?;
-        ensure!(made.success(), "`python3 -m venv` failed");
+    /// Creates the environment anew, with nothing but the installer.
+    pub fn clear(&self) -> Result<()> {
+        let mut made = Command::new("python3");
+        made.args(["-m", "venv", "--clear"]).arg(&self.folder);
+        ensure!(succeeds(made)?, "`python3 -m venv` failed");
         let mut pip = self.python(&["-m", "pip", "install", "--quiet", INSTALLER]);
         pip.args(["--disable-pip-version-check", "--root-user-action=ignore"]);
         ensure!(
             succeeds(pip)?,
             "`pip install {INSTALLER}` failed; pip says why above"
         );
-        self.install(&["--requirement", requirements])?;
-        stamp.write()
+        Ok(())
     }
 
     /// Builds the wheel and installs it.
@@ -275,7 +267,7 @@ impl Environment {
     }
 
     /// `uv pip install`. A download of gigabytes may break off, so a failure is retried.
-    fn install(&self, args: &[&str]) -> Result<()> {
+    pub fn install(&self, args: &[&str]) -> Result<()> {
         // If the system's temporary folder is in memory, it has no room for gigabytes.
         let temporary = self.folder.join("tmp");
         fs::create_dir_all(&temporary)
@@ -333,33 +325,6 @@ pub fn only_file(wheels: &Path) -> Result<PathBuf> {
         bail!("`maturin build` left no wheel in {}", wheels.display());
     };
     Ok(wheel.path())
-}
-
-/// A file in the environment that records what was installed.
-struct Stamp {
-    path: PathBuf,
-    text: String,
-}
-
-impl Stamp {
-    fn of(environment: &Environment, requirements: &str, version: &str) -> Result<Stamp> {
-        let list = environment.package.join(requirements);
-        let text =
-            fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
-        Ok(Stamp {
-            path: environment.folder.join(format!("{requirements}.stamp")),
-            text: stamp(version, &environment.folder, &text),
-        })
-    }
-
-    fn is_there(&self) -> bool {
-        fs::read_to_string(&self.path).is_ok_and(|there| there == self.text)
-    }
-
-    fn write(&self) -> Result<()> {
-        fs::write(&self.path, &self.text)
-            .with_context(|| format!("cannot write {}", self.path.display()))
-    }
 }
 
 /// The stamp includes the environment's path: a copy of it elsewhere is not valid.

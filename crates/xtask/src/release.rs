@@ -121,7 +121,7 @@ pub fn binary() -> Result<bool> {
 /// The environment with maturin and Zig.
 fn with_zig() -> Result<Environment> {
     let environment = Environment::of("wheel")?;
-    environment.make(&version_of_python()?, REQUIREMENTS)?;
+    environment.make(&version_of_python()?, &[REQUIREMENTS])?;
     Ok(environment)
 }
 

@@ -9,7 +9,7 @@ use crate::python::{self, Environment};
 /// Makes the site and says where it is.
 pub fn run() -> Result<bool> {
     let environment = Environment::of("python")?;
-    environment.make_ready(&python::version_of_python()?, false)?;
+    environment.make(&python::version_of_python()?, &python::WITH_SITE)?;
     environment.install_package()?;
     let target = cargo::Workspace::read()?.target_dir;
     let site = target.join("site");
