@@ -1,7 +1,7 @@
 //! Calls of cargo: to find out where things are, and to run things.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -39,6 +39,18 @@ pub fn succeeds(mut command: Command) -> Result<bool> {
     let status = command.status();
     let status = status.with_context(|| format!("cannot run {:?}", command.get_program()))?;
     Ok(status.success())
+}
+
+/// Builds with these arguments. Returns cargo's messages on what was built; `None` if the build failed.
+pub fn built(args: &[&str]) -> Result<Option<Vec<Value>>> {
+    let mut build = command(args);
+    build.arg("--message-format=json-render-diagnostics");
+    let output = build.stderr(Stdio::inherit()).output();
+    let output = output.context("cannot run cargo")?;
+    let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+    let messages: Result<_, _> = messages.collect();
+    let messages = messages.context("cargo did not answer with JSON")?;
+    Ok(output.status.success().then_some(messages))
 }
 
 /// A benchmark or an example of the workspace.

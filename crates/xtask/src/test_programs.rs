@@ -4,11 +4,9 @@
 //! all cores busy.
 
 use std::fs::{self, File};
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -36,20 +34,14 @@ pub struct Program {
 
 /// Builds with these arguments for cargo; `None` if the build failed.
 pub fn build(args: &[&str]) -> Result<Option<Built>> {
-    let mut child = cargo::command(args)
-        .arg("--message-format=json-render-diagnostics")
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot run cargo")?;
-    let messages = child.stdout.take().context("cargo has no output")?;
+    let Some(messages) = cargo::built(args)? else {
+        return Ok(None);
+    };
     let mut built = Built::default();
-    for message in serde_json::Deserializer::from_reader(BufReader::new(messages)).into_iter() {
-        built.add(&message.context("cargo did not answer with JSON")?);
-    }
-    let status = child.wait().context("cannot wait for cargo")?;
+    messages.iter().for_each(|message| built.add(message));
     built.tests.sort();
     built.examples.sort();
-    Ok(status.success().then_some(built))
+    Ok(Some(built))
 }
 
 impl Built {
@@ -113,13 +105,12 @@ pub fn run<'a>(
     each: impl FnMut(Ran<'a>) + Send,
 ) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let next = AtomicUsize::new(0);
+    let left = Mutex::new(programs.iter().enumerate());
     let each = Mutex::new(each);
     let lanes = thread::available_parallelism().map_or(2, usize::from);
     let lane = || -> Result<()> {
         loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(program) = programs.get(at) else {
+            let Some((at, program)) = left.lock().map_err(|_| panicked())?.next() else {
                 return Ok(());
             };
             let log = folder.join(format!("tests-{at}.log"));

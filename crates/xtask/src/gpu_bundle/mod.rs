@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::cargo::{self, Workspace};
@@ -82,20 +82,15 @@ pub fn run() -> Result<bool> {
 fn build(piece: &Piece, package: &str) -> Result<PathBuf> {
     let option = format!("--{}", piece.kind);
     let target = ["--package", package, &*option, piece.name];
-    let args = [piece.build, &target, &["--message-format", "json"]].concat();
-    let mut cargo = cargo::command(&args);
-    let output = cargo.stderr(Stdio::inherit()).output();
-    let output = output.with_context(|| format!("cannot build `{}`", piece.name))?;
-    ensure!(output.status.success(), "`{}` cannot be built", piece.name);
-    let messages = String::from_utf8_lossy(&output.stdout);
+    let messages = cargo::built(&[piece.build, &target].concat())?;
+    let messages = messages.with_context(|| format!("`{}` cannot be built", piece.name))?;
     let built = executable(&messages, piece.kind, piece.name);
     built.with_context(|| format!("cargo does not say where `{}` is", piece.name))
 }
 
 /// The path of a program, from the messages of its build.
-fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
-    let mut found = messages.lines().filter_map(|line| {
-        let message: Value = serde_json::from_str(line).ok()?;
+fn executable(messages: &[Value], kind: &str, name: &str) -> Option<PathBuf> {
+    let mut found = messages.iter().filter_map(|message| {
         let target = &message["target"];
         let is_it = target["name"] == name && target["kind"].as_array()?.iter().any(|k| k == kind);
         let path = message["executable"].as_str()?;
@@ -143,9 +138,10 @@ mod tests {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"conformance","kind":["test"]},"executable":"/t/conformance-1"}
 {"reason":"compiler-artifact","target":{"name":"conformance","kind":["lib"]},"executable":null}
 {"reason":"compiler-artifact","target":{"name":"sidestream","kind":["bin"]},"executable":"/t/sidestream"}
-{"reason":"build-finished","success":true}
-no json"#;
-        let found = |kind, name| executable(messages, kind, name);
+{"reason":"build-finished","success":true}"#;
+        let messages = serde_json::Deserializer::from_str(messages).into_iter();
+        let messages: Vec<Value> = messages.collect::<Result<_, _>>().expect("JSON");
+        let found = |kind, name| executable(&messages, kind, name);
         assert_eq!(
             found("test", "conformance"),
             Some("/t/conformance-1".into())
