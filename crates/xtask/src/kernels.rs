@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -126,9 +126,8 @@ pub fn header(file: &str, source: &str, ptx: &str) -> String {
 
 /// The compiler's options for a file.
 fn options(file: &str) -> Vec<&'static str> {
-    let own = FOLDERS
-        .iter()
-        .find(|(sources, ..)| file.starts_with(sources));
+    let mut folders = FOLDERS.iter();
+    let own = folders.find(|(sources, ..)| file.starts_with(sources));
     let own = own.map_or(&[][..], |(_, _, options)| options);
     [&[ARCHITECTURE, STANDARD], own].concat()
 }
@@ -147,16 +146,13 @@ fn fetched() -> Result<PathBuf> {
     }
     let package = format!("{PACKAGE}=={VERSION}");
     println!("fetching {package} into {}", folder.display());
-    let status = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--no-deps"])
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
         .args(["--disable-pip-version-check", "--root-user-action=ignore"])
-        .args(["--only-binary", ":all:"])
-        .arg("--target")
+        .args(["--only-binary", ":all:", "--target"])
         .arg(&folder)
-        .arg(&package)
-        .status()
-        .context("cannot run `python3 -m pip`, which fetches the compiler")?;
-    ensure!(status.success(), "`pip install {package}` failed");
+        .arg(&package);
+    ensure!(cargo::succeeds(pip)?, "`pip install {package}` failed");
     ensure!(
         library.is_file(),
         "{package} has no {FILE}: it is built for x86-64 and Arm Linux"
@@ -183,7 +179,6 @@ struct Compiler {
     log: Text,
     ptx_size: Size,
     ptx: Text,
-    destroy: unsafe extern "C" fn(*mut Program) -> c_int,
     // The library that the function pointers point into.
     _library: Library,
 }
@@ -204,7 +199,6 @@ impl Compiler {
                 log: *library.get(b"nvrtcGetProgramLog")?,
                 ptx_size: *library.get(b"nvrtcGetPTXSize")?,
                 ptx: *library.get(b"nvrtcGetPTX")?,
-                destroy: *library.get(b"nvrtcDestroyProgram")?,
                 _library: library,
             })
         }
@@ -225,26 +219,18 @@ impl Compiler {
             )
         };
         ensure!(code == 0, "{file}: NVRTC made no program, code {code}");
-        let ptx = self.built(program, file);
-        // SAFETY: the program is valid, and not used after this.
-        unsafe { (self.destroy)(&mut program) };
-        ptx
-    }
-
-    fn built(&self, program: Program, file: &str) -> Result<String> {
-        let options: Result<Vec<CString>, _> =
-            options(file).into_iter().map(CString::new).collect();
-        let options = options?;
+        // The program is not destroyed: this process ends soon.
+        let options = options(file).into_iter().map(CString::new);
+        let options = options.collect::<Result<Vec<_>, _>>()?;
         let texts: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the program is valid; the table has `texts.len()` strings, which end with a zero byte.
         let code = unsafe { (self.compile)(program, texts.len() as c_int, texts.as_ptr()) };
         let log = self.text(program, self.log_size, self.log)?;
-        if code != 0 {
-            bail!("{file} does not compile:\n{log}");
-        }
-        if !log.trim().is_empty() {
-            bail!("{file} compiles with warnings:\n{log}");
-        }
+        ensure!(code == 0, "{file} does not compile:\n{log}");
+        ensure!(
+            log.trim().is_empty(),
+            "{file} compiles with warnings:\n{log}"
+        );
         self.text(program, self.ptx_size, self.ptx)
     }
 
