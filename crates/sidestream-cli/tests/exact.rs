@@ -220,8 +220,13 @@ fn calls_are_heard_by_the_probe_and_what_it_tells_is_written() {
     // What was launched by calls that are not heard belongs to none.
     assert_eq!(launches(&records, "cuLaunchKernel"), [[0, 2]]);
     let of = |tag| records.iter().filter(move |(head, _)| head.tag == tag);
-    let touched: Vec<_> = of(Tag::Touched).map(|(_, record)| &record[..2]).collect();
+    let touched = of(Tag::Touched).map(|(_, record)| &record[..2]);
+    let touched: Vec<_> = touched.filter(|record| record[0] != 99).collect();
     assert_eq!(touched, [[2, "scale\nadd".len() as u64]]);
+    // What has ended is passed on before a call that waits returns.
+    let mut pairs = records.windows(2);
+    let returned = pairs.find(|pair| pair[1].0.tag == Tag::Returned);
+    assert_eq!(returned.expect("a wait")[0].1[0], 99);
     assert_eq!(of(Tag::Map).count(), 1);
     let is_variable = |(head, _): &&(Head, Vec<u64>)| {
         CALLS[usize::from(head.index)].name == "cuModuleGetGlobal_v2"

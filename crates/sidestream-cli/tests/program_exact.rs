@@ -614,7 +614,7 @@ fn what_is_not_known_to_the_byte_is_no_race_and_is_counted() {
     words.touched(1, &[(WRITE, 0, 64)]);
     words.touched(2 | INCOMPLETE, &[(READ, 64, 128)]);
     words.touched(4, &[(READ, 0, 8)]);
-    let missing = "exact: 3 of 5 kernels were not seen to the byte: 1 not watched, 1 not heard before the end, or too late, \
+    let missing = "exact: 3 of 5 kernels were not seen to the byte: 1 not watched (not named by --only, or of a module that launches kernels from the device), 1 not heard before the end, or too late, \
                    1 with more accesses than there is room for\n";
     check(&words, &["8 CUDA calls, no race\n", missing]);
     // What was heard beside tensor stores counts.
