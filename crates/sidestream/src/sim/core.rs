@@ -109,23 +109,6 @@ impl<P> Core<P> {
         self.engine.push(task.delay(delay))
     }
 
-    /// Adds the last of several launches, after the first launch and after the call that makes the last one.
-    pub(super) fn push_launch(
-        &mut self,
-        chain: Chain,
-        work: Work,
-        [first, call]: [TaskId; 2],
-        part: P,
-    ) -> TaskId {
-        let lane = self.lane(chain);
-        self.before.clear();
-        self.before.extend([first, call]);
-        let turn = self.push_turn(chain, &part);
-        let both = [call, turn.unwrap_or(call)];
-        let after = &both[..1 + usize::from(turn.is_some())];
-        self.push(Task::new(lane, work).after(after), part)
-    }
-
     /// Adds the turn of a task in the connection of its stream, after everything that the task is ordered after; `None` if no
     /// other stream has that connection. It is a marker on a host lane, which takes no time and is no pending wait of the device.
     fn push_turn(&mut self, chain: Chain, part: &P) -> Option<TaskId> {

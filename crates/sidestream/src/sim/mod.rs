@@ -22,7 +22,7 @@ mod work;
 
 use std::fmt;
 
-use crate::engine::{Engine, KernelCost, Profile, TaskId, What};
+use crate::engine::{Delay, Engine, KernelCost, Profile, TaskId, What};
 use crate::op::{Access, DeviceId, Kind, Mode, Op, OpId, StreamId};
 use crate::order::{After, Chain, Misuse, Order, Performs, Runs, Step};
 
@@ -246,20 +246,16 @@ impl Sim {
         self.core.push_call(&op, work, call);
         let recorded_by = self.recorded_by(&op, steps);
         let device = self.core.order.current_device(op.thread);
-        let work_step = steps
-            .iter()
-            .position(|step| matches!(step.chain, Chain::Stream(_)));
-        for (index, step) in steps.iter().enumerate() {
-            let does_work = work_step == Some(index) && step.performs != Performs::Nothing;
-            let launches = work::launches(&op).filter(|_| does_work);
-            let work = match launches {
-                Some(launches) => work::kernel(&op, cost, launches - 1),
-                None if does_work => work::on_device(&op, cost),
-                None => work::point(step, &op),
+        let works = |step: &Step| matches!(step.chain, Chain::Stream(_));
+        let has_work = steps.iter().any(works);
+        for step in steps {
+            let work = match (works(step), step.performs) {
+                (false, _) | (true, Performs::Nothing) => work::point(step, &op),
+                (true, _) => work::on_device(&op, cost),
             };
             let rank = u64::from(op.id.0);
-            let delay = self.core.delay(op.id, rank, step, work_step.is_some());
-            let mut part = Part {
+            let delay = self.core.delay(op.id, rank, step, has_work);
+            let part = Part {
                 performs: step.performs,
                 is_call: false,
                 stream: match step.chain {
@@ -268,14 +264,30 @@ impl Sim {
                 },
                 ..call
             };
-            if launches.is_some() {
-                // The first launch reads, the last one writes.
-                part.performs = Performs::Reads;
-            }
-            let mut task = self.core.push_step(step, work, delay, part);
-            if launches.is_some() {
-                task = self.last_launch(&op, cost, step, (task, part));
-            }
+            let task = match work::further_launches(&op, &self.devices[0]) {
+                Some(launching) if works(step) => {
+                    // The first launch reads and the last one writes. The device starts the first while the host makes the
+                    // others; the last one runs when it has been launched and the others have finished.
+                    let first = Part {
+                        performs: Performs::Reads,
+                        ..part
+                    };
+                    let task = self.core.push_step(step, work, delay, first);
+                    self.core.frontier.set_last(step.chain, task);
+                    let host = Part {
+                        is_call: false,
+                        ..call
+                    };
+                    self.core.push_call(&op, launching, host);
+                    let last = Part {
+                        performs: Performs::Writes,
+                        ..part
+                    };
+                    let work = work::kernel(&op, cost, 1);
+                    self.core.push_step(step, work, Delay::None, last)
+                }
+                _ => self.core.push_step(step, work, delay, part),
+            };
             self.core.frontier.advance(step, task);
         }
         self.ops.push(Submitted {
@@ -284,31 +296,6 @@ impl Sim {
             device,
             witness: Vec::new(),
         });
-    }
-
-    /// Adds the last of several equal launches: the device starts the first while the host makes the others;
-    /// the last one runs when it has been launched and the others have finished.
-    fn last_launch(
-        &mut self,
-        op: &Op,
-        cost: Option<KernelCost>,
-        step: &Step,
-        (task, first): (TaskId, Part),
-    ) -> TaskId {
-        let launching = work::further_launches(op, &self.devices[0]);
-        let part = Part {
-            performs: Performs::Nothing,
-            stream: None,
-            ..first
-        };
-        let launched = self.core.push_call(op, launching, part);
-        let part = Part {
-            performs: Performs::Writes,
-            ..first
-        };
-        let work = work::kernel(op, cost, 1);
-        self.core
-            .push_launch(step.chain, work, [task, launched], part)
     }
 
     /// Returns the operation whose record an operation waits for.

@@ -45,11 +45,11 @@ pub(super) fn launches(op: &Op) -> Option<u32> {
     Some(launches).filter(|&n| n > 1)
 }
 
-/// Returns the host time of all launches of an operation but the first.
-pub(super) fn further_launches(op: &Op, profile: &Profile) -> Work {
-    let more = launches(op).map_or(0, |n| n - 1);
+/// Returns the host time of all launches of an operation but the first, if there are several.
+pub(super) fn further_launches(op: &Op, profile: &Profile) -> Option<Work> {
+    let more = launches(op)? - 1;
     let ns = f64::from(more) * profile.call_ns(Call::Launch);
-    Work::Call(Call::HostNs(ns as u64))
+    Some(Work::Call(Call::HostNs(ns as u64)))
 }
 
 /// Returns the work of the kernels of some equal launches, one after the other.
@@ -99,11 +99,11 @@ const HOST_NS: u64 = 50;
 /// Approximate rate at which a host thread reads or writes memory, bytes per nanosecond.
 const HOST_BYTES_PER_NS: u64 = 12;
 
-/// Returns the work of an operation in its stream.
+/// Returns the work of an operation in its stream: of several launches, all but the last.
 pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
     let bytes = |mode| moved(op, mode);
     match op.kind.class() {
-        Class::Kernel | Class::Graph => kernel(op, cost, 1),
+        Class::Kernel | Class::Graph => kernel(op, cost, launches(op).map_or(1, |n| n - 1)),
         Class::Copy { from, to, peer, .. } => {
             let bytes = bytes(Mode::Read).max(bytes(Mode::Write));
             if let Some(DeviceId(peer)) = peer {
