@@ -23,8 +23,8 @@ mod work;
 use std::fmt;
 
 use crate::engine::{Delay, Engine, KernelCost, Profile, TaskId, What};
-use crate::op::{Access, DeviceId, Kind, Mode, Op, OpId, StreamId};
-use crate::order::{After, Chain, Misuse, Order, Performs, Runs, Step};
+use crate::op::{Access, DeviceId, Mode, Op, OpId, StreamId};
+use crate::order::{Chain, Misuse, Order, Performs, Runs, Step};
 
 use connections::Connections;
 use core::Core;
@@ -48,8 +48,6 @@ pub struct Sim {
 /// An operation and what it found.
 struct Submitted {
     op: Op,
-    /// For a wait: the operation that recorded the event.
-    recorded_by: Option<OpId>,
     /// The current device of the calling thread.
     device: DeviceId,
     witness: Vec<Witness>,
@@ -244,7 +242,6 @@ impl Sim {
         };
         let work = Core::<Part>::call_work(&op, steps);
         self.core.push_call(&op, work, call);
-        let recorded_by = self.recorded_by(&op, steps);
         let device = self.core.order.current_device(op.thread);
         let works = |step: &Step| matches!(step.chain, Chain::Stream(_));
         let has_work = steps.iter().any(works);
@@ -274,11 +271,7 @@ impl Sim {
                     };
                     let task = self.core.push_step(step, work, delay, first);
                     self.core.frontier.set_last(step.chain, task);
-                    let host = Part {
-                        is_call: false,
-                        ..call
-                    };
-                    self.core.push_call(&op, launching, host);
+                    self.core.push_call(&op, launching, call);
                     let last = Part {
                         performs: Performs::Writes,
                         ..part
@@ -292,25 +285,9 @@ impl Sim {
         }
         self.ops.push(Submitted {
             op,
-            recorded_by,
             device,
             witness: Vec::new(),
         });
-    }
-
-    /// Returns the operation whose record an operation waits for.
-    fn recorded_by(&self, op: &Op, steps: &[Step]) -> Option<OpId> {
-        if matches!(op.kind, Kind::WaitStream { .. }) {
-            return Some(op.id);
-        }
-        let edges = steps.iter().flat_map(|step| &step.edges);
-        let mut records = edges.filter_map(|edge| match edge.after {
-            After::Record(record) => self.core.frontier.recorded(record),
-            _ => None,
-        });
-        let task = records.next()?;
-        let part = self.core.part(task);
-        Some(self.ops[part.op as usize].op.id)
     }
 }
 

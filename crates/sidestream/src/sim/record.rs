@@ -5,7 +5,7 @@
 use super::{Part, Sim};
 use crate::op::{Class, Kind, Op, OpId, StreamId, StreamKind};
 use crate::order::Performs;
-use crate::trace::{Call, Device, Stream, Thread, Trace, Waits, What, Work};
+use crate::trace::{Call, Device, Records, Stream, Thread, Trace, Waits, What, Work};
 
 /// The names of operations, streams and threads, which only the program knows.
 pub trait Names {
@@ -43,13 +43,15 @@ impl Sim {
             let name = names.thread(thread);
             trace.threads.push(Thread { id: thread, name });
         }
+        let mut records = Records::default();
+        let recorded_by: Vec<_> = self.ops.iter().map(|s| records.take(&s.op)).collect();
         let mut ended = vec![0; trace.streams.len()];
         for (task, part) in self.core.parts() {
             let Some(span) = self.core.engine.scheduled(task).filter(|_| !part.is_turn) else {
                 continue;
             };
             let submitted = &self.ops[part.op as usize];
-            let op = &submitted.op;
+            let (op, recorded_by) = (&submitted.op, recorded_by[part.op as usize]);
             match part.stream {
                 // A call lasts until the last of its waits has ended.
                 None if part.is_call => trace.calls.push(Call {
@@ -59,27 +61,17 @@ impl Sim {
                     start_ns: span.start_ns,
                     end_ns: span.end_ns,
                     is_host_work: matches!(op.kind, Kind::HostAccess),
-                    waits: Waits::of(op, submitted.device, submitted.recorded_by),
+                    waits: Waits::of(op, submitted.device, recorded_by),
                 }),
                 None => {
                     let call = trace.calls.last_mut().filter(|call| call.op == op.id);
-                    match (call, super::work::launches(op)) {
-                        // The device started the first launch while the host made the others.
-                        (Some(first), Some(_)) => {
-                            let further = Call {
-                                start_ns: span.start_ns,
-                                end_ns: span.end_ns,
-                                ..first.clone()
-                            };
-                            trace.calls.push(further);
-                        }
-                        (Some(call), None) => call.end_ns = span.end_ns,
-                        (None, _) => {}
+                    if let Some(call) = call {
+                        call.end_ns = span.end_ns;
                     }
                 }
                 Some(stream) => {
                     let last_ns = std::mem::replace(&mut ended[stream.0 as usize], span.end_ns);
-                    let Some(what) = what(op, part, submitted.recorded_by) else {
+                    let Some(what) = what(op, part, recorded_by) else {
                         continue;
                     };
                     let before = trace.work.last_mut();

@@ -15,6 +15,7 @@ use crate::op::{DeviceId, Memory, OpId, StreamId, ThreadId};
 
 pub use chrome::{ChromeWriter, us};
 pub use embedded::{EmbeddedError, embedded_log};
+pub(crate) use of_op::Records;
 pub use recorded::{Recorded, recorded};
 pub use timeline::Timeline;
 

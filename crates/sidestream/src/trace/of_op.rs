@@ -2,8 +2,27 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+use std::collections::HashMap;
+
 use super::{Waits, What};
-use crate::op::{Access, Class, DeviceId, Mode, Op, OpId, Until};
+use crate::op::{Access, Class, DeviceId, EventId, Kind, Mode, Op, OpId, Until};
+
+/// By event: the operation of its last record.
+#[derive(Default)]
+pub(crate) struct Records(HashMap<EventId, OpId>);
+
+impl Records {
+    /// Takes the next operation. Returns the operation that recorded the event for which it waits.
+    pub(crate) fn take(&mut self, op: &Op) -> Option<OpId> {
+        if let Kind::Record { event, .. } = op.kind {
+            self.0.insert(event, op.id);
+        }
+        if let Kind::Wait { event, .. } | Kind::SyncEvent { event } = op.kind {
+            return self.0.get(&event).copied();
+        }
+        matches!(op.kind, Kind::WaitStream { .. }).then_some(op.id)
+    }
+}
 
 impl What {
     /// Returns how the work of an operation is shown; `None` for an event record, which is not shown. For a wait,

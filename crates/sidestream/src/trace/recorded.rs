@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::Read;
 
-use super::{Call, Device, Place, Span, Stream, Thread, Trace, Waits, What, Work};
+use super::{Call, Device, Place, Records, Span, Stream, Thread, Trace, Waits, What, Work};
 use crate::log::{Error, Problem, Reader, Record};
-use crate::op::{DeviceId, EventId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
+use crate::op::{DeviceId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
 use crate::order::{Order, Steps};
 
 /// The trace of a log.
@@ -74,8 +74,7 @@ struct Run {
     streams: Vec<String>,
     threads: Vec<Caller>,
     sites: Vec<String>,
-    /// By event: the operation of its last record.
-    records: HashMap<EventId, OpId>,
+    records: Records,
     /// The operations, by number.
     ops: Vec<Held>,
     timed: u64,
@@ -166,14 +165,8 @@ impl Run {
 
     fn op(&mut self, op: &Op) {
         let present = self.order.current_device(op.thread);
-        let mut recorded_by = None;
-        if let Kind::Wait { event, .. } | Kind::SyncEvent { event } = op.kind {
-            recorded_by = self.records.get(&event).copied();
-        } else if let Kind::WaitStream { .. } = op.kind {
-            recorded_by = Some(op.id);
-        } else if let Kind::Record { event, .. } = op.kind {
-            self.records.insert(event, op.id);
-        } else if let Kind::SetDevice { .. } = op.kind {
+        let recorded_by = self.records.take(op);
+        if let Kind::SetDevice { .. } = op.kind {
             // From the rule book a trace needs only the current device of each thread.
             let _ = self.order.push(op, &mut self.steps);
         }
