@@ -242,29 +242,22 @@ fn gathers(args: &mut [HostArg]) {
     let Some((HostArg::Memory(table), rest)) = args.split_first_mut() else {
         return;
     };
-    let rows = table.bytes().as_chunks::<{ ROW as usize * 8 }>().0;
-    let pieces = rest.as_chunks_mut::<5>().0;
-    if rows.len() != pieces.len() {
-        trap("the table of `gather` is not in pinned memory, aligned for 64-bit words");
-    }
-    for (row, piece) in rows.iter().zip(pieces) {
-        let [a, b, c, HostArg::Memory(from), HostArg::Memory(to)] = piece else {
-            return;
-        };
-        let words = row.as_chunks::<8>().0.iter();
-        let are_same = words
-            .zip([a, b, c])
-            .all(|(word, arg)| matches!(arg, HostArg::Scalar { bytes, .. } if bytes == word));
-        if !are_same {
-            trap("the table of `gather` was changed after the launch");
+    let (mut words, mut sides) = (Vec::new(), Vec::new());
+    for arg in rest {
+        match arg {
+            HostArg::Scalar { bytes, .. } => words.extend(*bytes),
+            HostArg::Memory(side) => sides.push(side),
         }
+    }
+    if words != table.bytes() {
+        // The kernel fails, without the text that a panic prints.
+        resume_unwind(Box::new(
+            "the table of `gather` was changed after the launch, or is not in pinned memory, aligned for 64-bit words",
+        ));
+    }
+    for [from, to] in sides.as_chunks_mut::<2>().0 {
         to.bytes_mut().copy_from_slice(from.bytes());
     }
-}
-
-/// Makes a kernel fail, without the text that a panic prints.
-fn trap(why: &'static str) -> ! {
-    resume_unwind(Box::new(why))
 }
 
 /// Returns the cost, which the link to the host determines.
