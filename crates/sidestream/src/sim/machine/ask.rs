@@ -40,7 +40,7 @@ impl Machine {
     ) -> Result<bool> {
         let mut targets = state.targets(op)?;
         let is_done = |state: &State, targets: &mut Targets| {
-            targets.retain(|task| !state.is_done(*task));
+            targets.retain(|task| !state.core.is_done(*task));
             targets.is_empty()
         };
         let all = targets.clone();
@@ -160,7 +160,7 @@ impl Machine {
         patience: Option<Duration>,
     ) -> Reached {
         loop {
-            while targets.last().is_some_and(|&task| state.is_done(task)) {
+            while targets.last().is_some_and(|&task| state.core.is_done(task)) {
                 targets.pop();
             }
             if targets.is_empty() {

@@ -43,24 +43,14 @@ impl Callback {
 
     /// Waits until `count` functions have returned, for at most this time; returns whether they have.
     pub(super) fn wait(&self, count: u64, at_most: Duration) -> bool {
-        let until = Instant::now().checked_add(at_most);
+        let changed = &self.returned.changed;
         let mut returned = self.returned.count.lock();
-        while *returned < count {
-            match until {
-                None => self.returned.changed.wait(&mut returned),
-                Some(until) => {
-                    if self
-                        .returned
-                        .changed
-                        .wait_until(&mut returned, until)
-                        .timed_out()
-                    {
-                        return *returned >= count;
-                    }
-                }
-            }
+        let is_short = |returned: &mut u64| *returned < count;
+        match Instant::now().checked_add(at_most) {
+            None => changed.wait_while(&mut returned, is_short),
+            Some(until) => _ = changed.wait_while_until(&mut returned, is_short, until),
         }
-        true
+        *returned >= count
     }
 
     /// Whether the caller runs inside one of the functions.

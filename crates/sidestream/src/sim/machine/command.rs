@@ -52,6 +52,18 @@ pub(super) struct Moved {
     pub bytes: Vec<u8>,
 }
 
+impl Moved {
+    fn new(copy: Copy, from: Host, to: Host) -> Moved {
+        Moved {
+            copy,
+            from,
+            to,
+            is_staged: false,
+            bytes: Vec::new(),
+        }
+    }
+}
+
 /// A kernel and the bytes that it has read.
 pub(super) struct Launched {
     pub code: Arc<Code>,
@@ -78,11 +90,7 @@ impl Command {
     /// # Errors
     /// If a kernel has no form in Rust, a grid beyond CUDA's limits, or a cost with which it would never run.
     pub(super) fn new(op: &Op, payload: Payload<'_>) -> Result<Command> {
-        let mut command = Command {
-            op: op.clone(),
-            cost: None,
-            effect: Effect::Nothing,
-        };
+        let mut command = Command::without_effect(op);
         match payload {
             Payload::None | Payload::Graph => {
                 if let Kind::Record { event, .. } = op.kind {
@@ -103,11 +111,7 @@ impl Command {
     /// # Errors
     /// Like [`Command::new`].
     pub(super) fn of_node(node: &Node) -> Result<Command> {
-        let mut command = Command {
-            op: node.op.clone(),
-            cost: None,
-            effect: Effect::Nothing,
-        };
+        let mut command = Command::without_effect(&node.op);
         match &node.work {
             NodeWork::Copy(copy) => command.copies(*copy),
             NodeWork::Fill(fill) => command.fills(*fill),
@@ -116,42 +120,35 @@ impl Command {
         Ok(command)
     }
 
+    fn without_effect(op: &Op) -> Command {
+        Command {
+            op: op.clone(),
+            cost: None,
+            effect: Effect::Nothing,
+        }
+    }
+
     fn copies(&mut self, copy: Copy) {
-        let bytes = copy.row_bytes * copy.rows;
-        self.op.accesses = [Mode::Read, Mode::Write]
-            .map(|mode| of(bytes, mode))
-            .into_iter()
-            .collect();
+        self.moves(copy.row_bytes * copy.rows);
         let (from, to) = if let Class::Copy { from, to, .. } = self.op.kind.class() {
             (from, to)
         } else {
             (Memory::Device, Memory::Device)
         };
-        self.effect = Effect::Copy(Moved {
-            copy,
-            from: Host::of(from),
-            to: Host::of(to),
-            is_staged: false,
-            bytes: Vec::new(),
-        });
+        self.effect = Effect::Copy(Moved::new(copy, Host::of(from), Host::of(to)));
     }
 
     /// Makes many copies by one kernel, which runs at the speed of the link and takes some microseconds longer
     /// than one copy.
     fn gathers(&mut self, pieces: &[Copy]) {
-        let bytes: u64 = pieces.iter().map(|piece| piece.row_bytes).sum();
-        self.op.accesses = [Mode::Read, Mode::Write]
-            .map(|mode| of(bytes, mode))
-            .into_iter()
-            .collect();
-        let moved = |&copy: &Copy| Moved {
-            copy,
-            from: Host::Pinned,
-            to: Host::Pinned,
-            is_staged: false,
-            bytes: Vec::new(),
-        };
+        self.moves(pieces.iter().map(|piece| piece.row_bytes).sum());
+        let moved = |&copy: &Copy| Moved::new(copy, Host::Pinned, Host::Pinned);
         self.effect = Effect::Gather(pieces.iter().map(moved).collect());
+    }
+
+    fn moves(&mut self, bytes: u64) {
+        let accesses = [Mode::Read, Mode::Write].map(|mode| of(bytes, mode));
+        self.op.accesses = Accesses::from_slice(&accesses);
     }
 
     fn fills(&mut self, fill: Fill) {

@@ -7,11 +7,8 @@ use super::graph::Graph;
 use super::state::{State, refused};
 use super::tables::{Event, Stream};
 use crate::backend::{Create, no_interprocess};
-use crate::engine::TaskId;
 use crate::error::{Error, Result};
-use crate::op::{
-    DeviceId, EventId, GraphId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId,
-};
+use crate::op::{DeviceId, EventId, GraphId, Kind, Op, OpId, SiteId, StreamKind, ThreadId};
 use crate::order::Chain;
 
 impl State {
@@ -60,31 +57,22 @@ impl State {
     }
 
     fn new_stream(&mut self, device: DeviceId, kind: StreamKind, priority: i32) -> Stream {
-        let mut stream = Stream {
-            ordered: StreamId(0),
-            device,
-            kind,
-            priority,
-        };
         let core = &self.core;
-        let is_done = |task: TaskId| core.is_forgotten(task) || core.part(task).is_done;
-        let is_idle = |spare: &Stream| {
+        let spare = self.tables.streams.reuse(|spare| {
             let last = core.frontier.last(Chain::Stream(spare.ordered));
-            last.is_none_or(is_done)
-        };
-        let fits = |spare: &Stream| {
+            (spare.device, spare.kind, spare.priority) == (device, kind, priority)
+                && last.is_none_or(|task| core.is_done(task))
+        });
+        spare.unwrap_or_else(|| {
+            let ordered = self.core.order.add_stream(kind, device);
+            self.core.stream_lane(ordered, priority);
             Stream {
-                ordered: StreamId(0),
-                ..*spare
-            } == stream
-                && is_idle(spare)
-        };
-        if let Some(spare) = self.tables.streams.reuse(fits) {
-            return spare;
-        }
-        stream.ordered = self.core.order.add_stream(kind, device);
-        self.core.stream_lane(stream.ordered, priority);
-        stream
+                ordered,
+                device,
+                kind,
+                priority,
+            }
+        })
     }
 
     fn new_event(&mut self, device: DeviceId, timing: bool) -> Result<Event> {
@@ -108,11 +96,9 @@ impl State {
 
     fn new_graph(&mut self, device: DeviceId) -> Graph {
         let core = &self.core;
-        let is_done = |task: TaskId| core.is_forgotten(task) || core.part(task).is_done;
-        let spare = self
-            .tables
-            .graphs
-            .reuse(|spare| spare.device == device && spare.last.is_none_or(is_done));
+        let spare = self.tables.graphs.reuse(|spare| {
+            spare.device == device && spare.last.is_none_or(|task| core.is_done(task))
+        });
         spare.unwrap_or_else(|| Graph {
             ordered: GraphId(self.tables.graphs.so_far() as u32),
             device,

@@ -76,6 +76,13 @@ impl Part {
     }
 }
 
+impl Core<Part> {
+    /// Whether a task has finished, and so has its host function.
+    pub(super) fn is_done(&self, task: TaskId) -> bool {
+        self.is_forgotten(task) || self.part(task).is_done
+    }
+}
+
 /// The times of the tasks of a call that have run.
 pub(super) struct Times {
     pub left: u64,
@@ -215,11 +222,8 @@ impl State {
 
     /// Notes that the call of a query lasted from the start of one task to the end of another.
     pub(super) fn note_question(&mut self, op: &Op, first: TaskId, last: TaskId) {
-        let (first, last) = (
-            self.core.engine.scheduled(first),
-            self.core.engine.scheduled(last),
-        );
-        if let (true, Some(first), Some(last)) = (self.keeps_times, first, last) {
+        let spans = [first, last].map(|task| self.core.engine.scheduled(task));
+        if let (true, [Some(first), Some(last)]) = (self.keeps_times, spans) {
             self.done.push(Done {
                 op: op.id,
                 call_ns: Some((first.start_ns, last.end_ns)),
@@ -290,10 +294,6 @@ impl State {
         }
         self.happen(event, callback);
         Turn::Happened
-    }
-
-    pub(super) fn is_done(&self, task: TaskId) -> bool {
-        self.core.is_forgotten(task) || self.core.part(task).is_done
     }
 
     /// Forgets finished tasks, and releases memory that no task can use any more.

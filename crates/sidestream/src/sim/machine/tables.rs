@@ -29,7 +29,7 @@ pub(super) struct Table<T> {
 }
 
 /// A stream.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
     /// Its id in the rule book.
     pub ordered: StreamId,
