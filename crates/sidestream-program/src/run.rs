@@ -119,6 +119,7 @@ pub fn run_connected(
     for buffer in &lowered.buffers {
         sim.contents().add(buffer.size_bytes, buffer.over);
     }
+    let held = lowered.buffers.iter().map(|_| None).collect();
     let mut running = Running {
         program,
         run: Run {
@@ -127,9 +128,8 @@ pub fn run_connected(
             failed: None,
             unmet: Vec::new(),
         },
-        device_blocks: Cache::new(BLOCKS),
-        pinned_blocks: Cache::new(BLOCKS),
-        held: Vec::new(),
+        blocks: [Cache::new(BLOCKS), Cache::new(BLOCKS)],
+        held,
     };
     for at in 0..program.ops.len() {
         if !running.command(at)? {
@@ -162,8 +162,8 @@ fn fits(lowered: &Lowered, profile: &Profile) -> Result<(), CannotRun> {
 struct Running<'a> {
     program: &'a Program,
     run: Run,
-    device_blocks: Cache<LastTasks>,
-    pinned_blocks: Cache<LastTasks>,
+    /// The blocks of pinned memory, and those of streams.
+    blocks: [Cache<LastTasks>; 2],
     /// Blocks of the allocator by buffer.
     held: Vec<Option<Held>>,
 }
@@ -221,8 +221,8 @@ impl Running<'_> {
             Command::Hold(_) | Command::Release(_) => {}
             Command::SetCapacity { blocks } => {
                 let limit_bytes = u64::from(blocks) * BLOCK_BYTES;
-                self.device_blocks.set_limit(limit_bytes);
-                self.pinned_blocks.set_limit(limit_bytes);
+                let blocks = self.blocks.iter_mut();
+                blocks.for_each(|blocks| blocks.set_limit(limit_bytes));
             }
             Command::PoolGet { .. } => {}
             Command::Op(op) => {
@@ -268,10 +268,7 @@ impl Running<'_> {
         // The choice depends on what the host knows about the device when it allocates.
         self.reach(at)?;
         let sim = &self.run.sim;
-        let blocks = match home {
-            Some(_) => &mut self.device_blocks,
-            None => &mut self.pinned_blocks,
-        };
+        let blocks = &mut self.blocks[usize::from(home.is_some())];
         let granted = loop {
             let is_complete = |task: TaskId| sim.engine().is_finished(task);
             match blocks.alloc(BLOCK_BYTES, home, |uses| state(uses, home, is_complete)) {
@@ -299,7 +296,7 @@ impl Running<'_> {
         }
         let block = granted.piece.address;
         self.expect_block(at, block, home);
-        *self.held_mut(buffer) = Some(Held {
+        self.held[buffer.0 as usize] = Some(Held {
             block,
             home,
             piece: Some(granted.piece),
@@ -324,9 +321,8 @@ impl Running<'_> {
         let (must_alias, must_not_alias) = (fields.must_alias, fields.must_not_alias);
         let mut expect = |other: Option<BufferRef>, wanted: bool| {
             let Some(other) = other else { return };
-            let theirs = self.held_by_name(other, at);
-            let same = theirs
-                .as_ref()
+            let same = self
+                .held_by_name(other)
                 .is_some_and(|held| held.block == block && held.home.is_some() == home.is_some());
             if same != wanted {
                 let name = &self.program.buffers[other.0 as usize].name;
@@ -342,18 +338,10 @@ impl Running<'_> {
         expect(must_not_alias, false);
     }
 
-    /// Returns the block that the last allocation of a name before an op got.
-    fn held_by_name(&self, name: BufferRef, before: usize) -> Option<&Held> {
-        let earlier = self.run.lowered.commands[..before].iter().rev();
-        let mut allocs = earlier.filter_map(|command| match command {
-            Command::Op(op) => match op.kind {
-                Kind::Alloc { buffer, .. } => Some(buffer),
-                _ => None,
-            },
-            _ => None,
-        });
-        let buffer = allocs.find(|b| self.run.lowered.buffers[b.0 as usize].name == name)?;
-        self.held.get(buffer.0 as usize)?.as_ref()
+    /// Returns the block that the last allocation of a name got.
+    fn held_by_name(&self, name: BufferRef) -> Option<&Held> {
+        let mut last_first = self.run.lowered.buffers.iter().zip(&self.held).rev();
+        last_first.find_map(|(buffer, held)| held.as_ref().filter(|_| buffer.name == name))
     }
 
     fn known_uses(&mut self, buffer: BufferId) -> Vec<StreamId> {
@@ -362,27 +350,15 @@ impl Running<'_> {
     }
 
     fn free(&mut self, buffer: BufferId, streams: &[StreamId]) {
-        let Some(held) = self.held_mut(buffer) else {
+        let Some(held) = &mut self.held[buffer.0 as usize] else {
             return;
         };
-        let home = held.home;
-        let Some(piece) = held.piece.take() else {
+        let (home, Some(piece)) = (held.home, held.piece.take()) else {
             return;
         };
         let last = |&s: &StreamId| Some((s, self.run.sim.last_task(Chain::Stream(s))?));
         let uses = LastTasks(streams.iter().filter_map(last).collect());
-        match home {
-            Some(_) => self.device_blocks.free(piece, uses),
-            None => self.pinned_blocks.free(piece, uses),
-        }
-    }
-
-    fn held_mut(&mut self, buffer: BufferId) -> &mut Option<Held> {
-        let at = buffer.0 as usize;
-        if self.held.len() <= at {
-            self.held.resize_with(at + 1, || None);
-        }
-        &mut self.held[at]
+        self.blocks[usize::from(home.is_some())].free(piece, uses);
     }
 }
 
