@@ -3,7 +3,6 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io::Read;
 
 use super::{Call, Device, Place, Records, Span, Stream, Thread, Trace, Waits, What, Work};
@@ -272,16 +271,12 @@ impl Run {
 
     fn named_streams(&self) -> Vec<Stream> {
         let streams = self.order.streams().map(|(id, kind, device)| {
-            let given = self.streams.get(id.0 as usize);
-            let given = given.filter(|name| !name.is_empty()).cloned();
             let is_legacy = kind == StreamKind::Legacy;
-            let name = given.unwrap_or_else(|| {
-                if is_legacy {
-                    "legacy".to_owned()
-                } else {
-                    format!("stream{}", id.0)
-                }
-            });
+            let name = match self.streams.get(id.0 as usize) {
+                Some(given) if !given.is_empty() => given.clone(),
+                _ if is_legacy => "legacy".to_owned(),
+                _ => format!("stream{}", id.0),
+            };
             Stream {
                 id,
                 device,
@@ -372,15 +367,8 @@ impl Run {
 
 /// Extends a lane to cover these times; returns whether the lane is new.
 fn extend(lanes: &mut HashMap<Place, (u64, u64)>, place: Place, times: (u64, u64)) -> bool {
-    match lanes.entry(place) {
-        Entry::Vacant(lane) => {
-            lane.insert(times);
-            true
-        }
-        Entry::Occupied(mut lane) => {
-            let (start, end) = *lane.get();
-            lane.insert((start.min(times.0), end.max(times.1)));
-            false
-        }
-    }
+    let before = lanes.len();
+    let lane = lanes.entry(place).or_insert(times);
+    *lane = (lane.0.min(times.0), lane.1.max(times.1));
+    lanes.len() > before
 }
