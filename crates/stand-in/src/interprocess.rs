@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use sidestream::backend::Payload;
 use sidestream::cuda::driver::IpcEventHandle;
-use sidestream::op::{Kind, StreamId, ThreadId};
+use sidestream::op::{StreamId, ThreadId};
 
 use crate::codes::{Answer, INVALID_CONTEXT, INVALID_HANDLE, MAP_FAILED};
-use crate::state::{State, as_host_function};
-use crate::streams::submit;
+use crate::state::State;
+use crate::streams::run_on_host;
 
 /// The state of an event that other processes can read.
 #[derive(Clone, Debug)]
@@ -84,13 +83,13 @@ impl SharedEvent {
         self.set(RECORDED, number);
         let shared = self.clone();
         let done = move || shared.set(COMPLETE, number.max(shared.count(COMPLETE).unwrap_or(0)));
-        run(state, thread, stream, done)
+        run_on_host(state, thread, stream, done)
     }
 
     /// Makes the stream wait until the last record is complete.
     pub fn awaited(&self, state: &State, thread: ThreadId, stream: StreamId) -> Answer<()> {
         let (shared, last) = (self.clone(), self.count(RECORDED)?);
-        run(state, thread, stream, move || shared.wait(last))
+        run_on_host(state, thread, stream, move || shared.wait(last))
     }
 
     pub fn is_complete(&self) -> Answer<bool> {
@@ -139,18 +138,4 @@ fn path(handle: &[u8; 64]) -> PathBuf {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     std::env::temp_dir().join(format!("sidestream-stand-in-{name}"))
-}
-
-fn run(
-    state: &State,
-    thread: ThreadId,
-    stream: StreamId,
-    function: impl FnOnce() + Send + 'static,
-) -> Answer<()> {
-    let kind = Kind::HostFunc {
-        stream,
-        raises: None,
-    };
-    let function = Box::new(move || as_host_function(function));
-    submit(state, thread, kind, Payload::HostFunc(function))
 }

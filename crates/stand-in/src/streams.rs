@@ -5,7 +5,7 @@ use sidestream::cuda::driver::{
     CuEvent, CuStream, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, HostFn,
     IpcEventHandle, STREAM_NON_BLOCKING,
 };
-use sidestream::op::{EventId, Kind, StreamKind, ThreadId};
+use sidestream::op::{EventId, Kind, StreamId, StreamKind, ThreadId};
 
 use crate::codes::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
 use crate::interprocess::SharedEvent;
@@ -117,13 +117,24 @@ pub unsafe fn host_function(
     let run = move || {
         let argument = std::ptr::with_exposed_provenance_mut(argument as usize);
         // SAFETY: the caller of `host_function` promises it.
-        as_host_function(|| unsafe { function(argument) });
+        unsafe { function(argument) }
     };
+    run_on_host(state, here.thread, stream, run)
+}
+
+/// Runs a closure in stream order, during which its thread may call almost nothing.
+pub fn run_on_host(
+    state: &State,
+    thread: ThreadId,
+    stream: StreamId,
+    run: impl FnOnce() + Send + 'static,
+) -> Answer<()> {
     let kind = Kind::HostFunc {
         stream,
         raises: None,
     };
-    submit(state, here.thread, kind, Payload::HostFunc(Box::new(run)))
+    let run = Box::new(move || as_host_function(run));
+    submit(state, thread, kind, Payload::HostFunc(run))
 }
 
 // ------------------------------------------------------------------ events
@@ -232,7 +243,7 @@ pub fn elapsed(state: &State, from: CuEvent, to: CuEvent) -> Answer<f32> {
 
 // ------------------------------------------------------------------ questions
 
-fn asked(state: &State, here: Here, handle: CuStream) -> Answer<sidestream::op::StreamId> {
+fn asked(state: &State, here: Here, handle: CuStream) -> Answer<StreamId> {
     let mut tables = state.tables();
     let stream = tables.stream(state, handle, here)?;
     tables.captures.refuse_invalid(stream.id)?;

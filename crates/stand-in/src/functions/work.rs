@@ -187,19 +187,19 @@ driver! {
     }
 
     306 fn cuMemcpyAsync(to: CuAddress, from: CuAddress, bytes: usize, stream: CuStream) {
-        copy_all([(to, from, bytes)], stream)
+        copy(to, from, bytes, stream)
     }
 
     277 fn cuMemcpyHtoDAsync_v2(to: CuAddress, from: u64, bytes: usize, stream: CuStream) {
-        copy_all([(to, from, bytes)], stream)
+        copy(to, from, bytes, stream)
     }
 
     279 fn cuMemcpyDtoHAsync_v2(to: u64, from: CuAddress, bytes: usize, stream: CuStream) {
-        copy_all([(to, from, bytes)], stream)
+        copy(to, from, bytes, stream)
     }
 
     281 fn cuMemcpyDtoDAsync_v2(to: CuAddress, from: CuAddress, bytes: usize, stream: CuStream) {
-        copy_all([(to, from, bytes)], stream)
+        copy(to, from, bytes, stream)
     }
 
     776 fn cuMemcpyBatchAsync(
@@ -284,13 +284,11 @@ fn copy_blocking(to: u64, from: u64, bytes: usize) -> Code {
     call(|state, here| memory::copy_blocking(state, here, memory::row(to, from, bytes)))
 }
 
-/// Copies in stream order: to, from, bytes.
-fn copy_all(copies: impl IntoIterator<Item = (u64, u64, usize)>, stream: CuStream) -> Code {
-    let copies = copies.into_iter().filter(|&(.., bytes)| bytes > 0);
-    let copies: Vec<_> = copies
-        .map(|(to, from, bytes)| memory::row(to, from, bytes))
-        .collect();
-    anywhere(|state, here| memory::copy(state, here, &copies, None, stream))
+/// Copies in stream order.
+fn copy(to: u64, from: u64, bytes: usize, stream: CuStream) -> Code {
+    let row = memory::row(to, from, bytes);
+    let copies = &[row][..usize::from(bytes > 0)];
+    anywhere(|state, here| memory::copy(state, here, copies, None, stream))
 }
 
 /// `CUmemcpyAttributes`.
