@@ -79,20 +79,21 @@ impl Lowered {
     /// Returns the device with the highest index that the program uses.
     pub fn last_device(&self) -> DeviceId {
         let streams = self.streams.iter().map(|s| s.device);
-        let ops = self.commands.iter().filter_map(|command| {
-            let Command::Op(op) = command else {
-                return None;
-            };
-            let (mut kind, mut last) = (op.kind, None);
+        let mut last = streams.max().unwrap_or_default();
+        for mut kind in self.ops().map(|op| op.kind) {
             let Ok(()) = kind.each_named(|named| {
                 if let Named::Device(device) = named {
-                    last = last.max(Some(*device));
+                    last = last.max(*device);
                 }
                 Ok::<(), Infallible>(())
             });
-            last
-        });
-        streams.chain(ops).max().unwrap_or(DeviceId(0))
+        }
+        last
+    }
+
+    /// Returns the calls that CUDA or the caching allocator handles.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = &op::Op> {
+        self.commands.iter().filter_map(Command::op)
     }
 
     /// Returns the device of a stream.
@@ -108,6 +109,16 @@ impl Lowered {
         }
         for &(timing, device) in &self.events {
             order.add_event(timing, device);
+        }
+    }
+}
+
+impl Command {
+    /// Returns the call, unless it is one that only the simulator knows.
+    pub(crate) fn op(&self) -> Option<&op::Op> {
+        match self {
+            Command::Op(op) => Some(op),
+            _ => None,
         }
     }
 }

@@ -4,7 +4,8 @@
 //! tables are complete: they include the names that the format lets a program use without a declaration.
 
 use sidestream::op::{
-    Compare, DeviceId, EventId, FlagId, GraphId, Memory, SiteId, SourceOrder, StreamKind, ThreadId,
+    Compare, DeviceId, EventId, FlagId, GraphId, Memory, OpId, SiteId, SourceOrder, StreamKind,
+    ThreadId,
 };
 
 use crate::error::BadProgram;
@@ -216,6 +217,13 @@ impl Program {
     pub fn range(&self, access: Access) -> (u64, u64) {
         let whole = (0, self.buffers[access.buffer.0 as usize].size_bytes);
         access.range.unwrap_or(whole)
+    }
+
+    /// Returns the name of an op's work: its site, or else its verb.
+    pub(crate) fn name_of(&self, op: OpId) -> &str {
+        let op = &self.ops[op.0 as usize];
+        let site = op.site.map(|site| self.sites[site.0 as usize].as_str());
+        site.unwrap_or(op.verb.name())
     }
 
     /// Sets the line of every op to 0, to compare programs that were written differently.

@@ -386,11 +386,7 @@ pub struct ProgramNames<'a> {
 
 impl Names for ProgramNames<'_> {
     fn work(&self, op: &op::Op) -> String {
-        let op = &self.program.ops[op.id.0 as usize];
-        match op.site {
-            Some(site) => self.program.sites[site.0 as usize].clone(),
-            None => op.verb.name().to_owned(),
-        }
+        self.program.name_of(op.id).to_owned()
     }
 
     fn label(&self, op: &op::Op) -> String {
@@ -417,10 +413,7 @@ impl Run {
     /// Returns the accesses of an op.
     pub fn accesses(&self, op: OpId) -> impl Iterator<Item = &op::Access> {
         let command = self.lowered.commands.get(op.0 as usize);
-        let accesses = match command {
-            Some(Command::Op(op)) => op.accesses.as_slice(),
-            _ => &[],
-        };
-        accesses.iter()
+        let op = command.and_then(Command::op);
+        op.into_iter().flat_map(|op| &op.accesses)
     }
 }

@@ -8,7 +8,7 @@ mod perform;
 mod plan;
 mod trace;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -19,10 +19,10 @@ use sidestream::error::{Error, Result};
 use sidestream::explicit::{self, Arg, DeviceMemory, Event, Graph, HostMemory, Stream};
 use sidestream::kernel::{Grid, Kernel, Value, library};
 use sidestream::log::Reader;
-use sidestream::op::{DeviceId, EventId, GraphId, Kind, Memory, Mode, Op, StreamKind};
+use sidestream::op::{DeviceId, EventId, GraphId, Kind, Memory, Op, StreamId, StreamKind};
 use sidestream::trace::{Trace, recorded};
 
-use crate::lower::{self, Command};
+use crate::lower;
 
 pub use plan::{NotOnDevice, Plan};
 
@@ -66,6 +66,14 @@ impl fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
+impl Ended {
+    /// A failure of the run as a whole.
+    fn of(why: impl fmt::Display) -> Ended {
+        let why = why.to_string();
+        Ended { at: None, why }
+    }
+}
+
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -108,45 +116,26 @@ pub fn run_on(plan: &Plan<'_>, devices: &[Device]) -> Result<OnDevice, Ended> {
         devices.len() >= plan.devices(),
         "the program needs more devices"
     );
-    let not_a_call = |error: Error| Ended {
-        at: None,
-        why: error.to_string(),
-    };
-    let tables = Tables::new(plan, devices).map_err(not_a_call)?;
     let machine = Machine {
         plan,
         devices,
-        turn: Mutex::new(Turn {
-            next: 0,
-            failed: None,
-            tables,
-        }),
+        turn: Mutex::new(Turn::new(plan, devices).map_err(Ended::of)?),
         turns: Condvar::new(),
-        mix: library::mix(),
-        spin: library::spin(),
     };
-    let recorded_bytes = machine
-        .run_threads()
-        .map_err(|why| Ended { at: None, why })?;
-    let Turn {
-        failed, mut tables, ..
-    } = machine.turn.into_inner();
-    if let Some((at, error)) = failed {
-        let why = error.to_string();
-        return Err(Ended { at, why });
+    let recording = machine.run_threads()?;
+    let mut turn = machine.turn.into_inner();
+    if let Some(failed) = turn.failed {
+        return Err(failed);
     }
-    let results = tables.results(plan, devices).map_err(not_a_call)?;
-    let log = |error: sidestream::log::Error| Ended {
-        at: None,
-        why: format!("the recording cannot be read: {error}"),
-    };
-    let reader = Reader::new(&recorded_bytes[..]).map_err(log)?;
+    let results = turn.results().map_err(Ended::of)?;
+    let log = |error| Ended::of(format!("the recording cannot be read: {error}"));
+    let reader = Reader::new(&recording[..]).map_err(log)?;
     let trace = recorded(reader, TRACE_BYTES).map_err(log)?.trace;
-    let called = trace::called(&recorded_bytes).map_err(log)?;
+    let called = trace::called(&recording).map_err(log)?;
     Ok(OnDevice {
         trace: trace::of_program(trace, &called, plan, devices),
         results,
-        elapsed: tables.elapsed,
+        elapsed: turn.elapsed,
     })
 }
 
@@ -154,22 +143,19 @@ pub fn run_on(plan: &Plan<'_>, devices: &[Device]) -> Result<OnDevice, Ended> {
 struct Machine<'p> {
     plan: &'p Plan<'p>,
     devices: &'p [Device],
-    turn: Mutex<Turn>,
+    turn: Mutex<Turn<'p>>,
     turns: Condvar,
-    mix: Kernel<library::Mix>,
-    spin: Kernel<(Value<u64>,)>,
 }
 
-/// Which thread may make the next call.
-struct Turn {
+/// Which thread may make the next call, and what the names refer to when it is made.
+struct Turn<'p> {
+    plan: &'p Plan<'p>,
+    devices: &'p [Device],
     /// The op that is called next.
     next: usize,
-    failed: Option<(Option<usize>, Error)>,
-    tables: Tables,
-}
-
-/// What the names refer to when an op is called.
-struct Tables {
+    failed: Option<Ended>,
+    mix: Kernel<library::Mix>,
+    spin: Kernel<(Value<u64>,)>,
     streams: Vec<Option<Stream>>,
     /// Memory by block.
     memory: Vec<Option<Block>>,
@@ -197,7 +183,7 @@ enum Block {
 
 impl Machine<'_> {
     /// Runs all threads to their ends, and returns the recording.
-    fn run_threads(&self) -> Result<Vec<u8>, String> {
+    fn run_threads(&self) -> Result<Vec<u8>, Ended> {
         let threads = self.plan.program.threads.len();
         let (ready, begins) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
         thread::scope(|scope| {
@@ -221,31 +207,26 @@ impl Machine<'_> {
             begins.wait();
             for thread in spawned {
                 if thread.join().is_err() {
-                    return Err("a host thread of the run panicked".to_owned());
+                    return Err(Ended::of("a host thread of the run panicked"));
                 }
             }
-            let recording = recording.map_err(|error| error.to_string())?;
+            let recording = recording.map_err(Ended::of)?;
             for device in &self.devices[..self.plan.devices()] {
                 if let Err(error) = explicit::synchronize(device) {
                     self.turn.lock().fails(None, error);
                 }
             }
-            recording.finish().map_err(|error| error.to_string())
+            recording.finish().map_err(Ended::of)
         })
     }
 
     /// Creates what only the thread itself can create: its default streams.
     fn begin(&self, thread: u32) {
-        for (&stream, &owner) in &self.plan.owners {
-            let declared = &self.plan.lowered.streams[stream.0 as usize];
-            if owner.0 != thread {
-                continue;
-            }
-            let made = Stream::per_thread(&self.devices[declared.device.0 as usize]);
+        let owned = self.plan.owners.iter();
+        for (&stream, _) in owned.filter(|(_, owner)| owner.0 == thread) {
             let mut turn = self.turn.lock();
-            match made {
-                Ok(made) => turn.tables.streams[stream.0 as usize] = Some(made),
-                Err(error) => turn.fails(None, error),
+            if let Err(error) = turn.open(stream) {
+                turn.fails(None, error);
             }
         }
     }
@@ -260,29 +241,24 @@ impl Machine<'_> {
             if turn.failed.is_some() || turn.next > at {
                 return;
             }
-            let device = turn.tables.current[thread as usize];
+            let device = turn.current[thread as usize];
             let name = format!("{at} {}", op.verb.name());
             let span = self.devices[device.0 as usize].span(&name);
-            let called = match &self.plan.lowered.commands[at] {
-                Command::Op(op) => self.perform(at, op, &mut turn.tables),
-                // The plan contains none of the simulator's commands.
-                _ => Ok(None),
-            };
+            // The plan contains none of the simulator's commands.
+            let call = self.plan.lowered.commands[at].op();
+            let called = call.map_or(Ok(None), |call| turn.perform(call));
             turn.next += 1;
-            let waits = called.unwrap_or_else(|error| {
+            let rest = called.unwrap_or_else(|error| {
                 turn.fails(Some(at), error);
                 None
             });
             drop(turn);
             self.turns.notify_all();
-            if let Some(wait) = waits {
-                let done = self.finish(wait);
+            if let Some(rest) = rest {
+                let done = rest();
                 let mut turn = self.turn.lock();
                 match done {
-                    Ok(seen) => turn
-                        .tables
-                        .results
-                        .extend(seen.map(|hash| (Seen::Op(at), hash))),
+                    Ok(seen) => turn.results.extend(seen.map(|hash| (Seen::Op(at), hash))),
                     Err(error) => turn.fails(Some(at), error),
                 }
             }
@@ -292,9 +268,9 @@ impl Machine<'_> {
 }
 
 /// Ends the run if its thread panics, so that the other threads do not wait for its turn.
-struct EndsRun<'m>(&'m Machine<'m>);
+struct EndsRun<'m, 'p>(&'m Machine<'p>);
 
-impl Drop for EndsRun<'_> {
+impl Drop for EndsRun<'_, '_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.turn.lock().next = usize::MAX;
@@ -303,20 +279,19 @@ impl Drop for EndsRun<'_> {
     }
 }
 
-impl Turn {
-    /// Ends the run with the first failure.
-    fn fails(&mut self, at: Option<usize>, error: Error) {
-        self.failed.get_or_insert((at, error));
-    }
-}
-
 // ------------------------------------------------------------------ before and after
 
-impl Tables {
+impl<'p> Turn<'p> {
     /// Creates everything that exists from the start: streams, events, zeroed memory, graphs.
-    fn new(plan: &Plan<'_>, devices: &[Device]) -> Result<Tables> {
-        let mut tables = Tables {
-            streams: Vec::new(),
+    fn new(plan: &'p Plan<'p>, devices: &'p [Device]) -> Result<Turn<'p>> {
+        let mut turn = Turn {
+            plan,
+            devices,
+            next: 0,
+            failed: None,
+            mix: library::mix(),
+            spin: library::spin(),
+            streams: vec![None; plan.lowered.streams.len()],
             memory: Vec::new(),
             events: HashMap::new(),
             recorded: HashMap::new(),
@@ -334,54 +309,55 @@ impl Tables {
             let made = if block.is_born {
                 None
             } else {
-                Some(tables.block(block, &devices[block.device.0 as usize])?)
+                Some(turn.block(block, block.device())?)
             };
             if let Some(Block::Device(memory)) = &made {
                 // SAFETY: the memory is new and has no other use, and the stream is waited for below.
-                unsafe { own[block.device.0 as usize].memset(memory.all(), 0)? };
+                unsafe { own[block.device().0 as usize].memset(memory.all(), 0)? };
             }
-            tables.memory.push(made);
+            turn.memory.push(made);
         }
-        for (at, declared) in plan.lowered.streams.iter().enumerate() {
-            let created_by = |command: &Command| match command {
-                Command::Op(op) => match op.kind {
-                    Kind::CreateStream { stream } => stream.0 as usize == at,
-                    _ => false,
-                },
-                _ => false,
-            };
-            let is_created = plan.lowered.commands.iter().any(created_by);
-            let device = &devices[declared.device.0 as usize];
-            tables.streams.push(match declared.kind {
-                // The thread itself creates its default stream.
-                StreamKind::PerThread => None,
-                _ if is_created => None,
-                _ => Some(stream(device, declared)?),
-            });
-        }
-        for command in &plan.lowered.commands {
-            if let Command::Op(op) = command {
-                tables.prepare(op, plan, devices, &own)?;
+        let created = plan.lowered.ops().filter_map(|op| match op.kind {
+            Kind::CreateStream { stream } => Some(stream),
+            _ => None,
+        });
+        let created: HashSet<StreamId> = created.collect();
+        for (id, declared) in (0..).map(StreamId).zip(&plan.lowered.streams) {
+            // The thread itself creates its default stream.
+            if declared.kind != StreamKind::PerThread && !created.contains(&id) {
+                turn.open(id)?;
             }
+        }
+        for op in plan.lowered.ops() {
+            turn.prepare(op, &own)?;
         }
         // The first launch of a kernel loads its code, which must not count as time of the program.
-        let (mix, spin) = (library::mix(), library::spin());
         for stream in &own {
             let args = explicit::mix_args(0, 0, &[], &[]).unwrap_or_default();
             // SAFETY: these are the kernels' arguments, and these launches touch no memory.
             unsafe {
-                stream.launch(&mix, Grid::new(1, 32), &args)?;
-                stream.launch(&spin, Grid::new(1, 1), &[Arg::value(0u64)])?;
+                stream.launch(&turn.mix, Grid::new(1, 32), &args)?;
+                stream.launch(&turn.spin, Grid::new(1, 1), &[Arg::value(0u64)])?;
             }
             stream.synchronize()?;
         }
-        Ok(tables)
+        Ok(turn)
+    }
+
+    /// Ends the run with the first failure.
+    fn fails(&mut self, at: Option<usize>, error: Error) {
+        let why = error.to_string();
+        self.failed.get_or_insert(Ended { at, why });
+    }
+
+    fn device(&self, device: DeviceId) -> &'p Device {
+        &self.devices[device.0 as usize]
     }
 
     /// Allocates unused memory.
-    fn block(&self, block: &plan::Block, device: &Device) -> Result<Block> {
+    fn block(&self, block: &plan::Block, device: DeviceId) -> Result<Block> {
         // Zero bytes cannot be allocated.
-        let size_bytes = block.size_bytes.max(1);
+        let (device, size_bytes) = (self.device(device), block.size_bytes.max(1));
         Ok(match block.memory {
             Memory::Device | Memory::Managed => {
                 Block::Device(DeviceMemory::malloc(device, size_bytes)?)
@@ -391,23 +367,38 @@ impl Tables {
         })
     }
 
+    /// Opens a default stream, or creates any other.
+    fn open(&mut self, id: StreamId) -> Result<()> {
+        let lower::Stream {
+            name,
+            kind,
+            device,
+            priority,
+        } = &self.plan.lowered.streams[id.0 as usize];
+        let device = self.device(*device);
+        // The nearest priority that the device supports, as CUDA chooses.
+        let (most_urgent, least_urgent) = device.caps().priorities;
+        let priority = (*priority).clamp(most_urgent, least_urgent);
+        let opened = match kind {
+            StreamKind::Legacy => Stream::legacy(device),
+            StreamKind::Blocking => Stream::blocking_with_priority(device, name, priority),
+            StreamKind::PerThread => Stream::per_thread(device),
+            StreamKind::NonBlocking => Stream::non_blocking(device, name, priority),
+        };
+        self.streams[id.0 as usize] = Some(opened?);
+        Ok(())
+    }
+
     /// Creates the event of a record or the graph of a launch.
-    fn prepare(
-        &mut self,
-        op: &Op,
-        plan: &Plan<'_>,
-        devices: &[Device],
-        own: &[Stream],
-    ) -> Result<()> {
+    fn prepare(&mut self, op: &Op, own: &[Stream]) -> Result<()> {
         match op.kind {
             Kind::Record { event, stream } => {
-                let device = plan.lowered.device_of(stream);
-                self.event(event, device, plan, devices)?;
+                self.event(event, self.plan.lowered.device_of(stream))?;
             }
             Kind::GraphLaunch { graph, stream } if !self.graphs.contains_key(&graph) => {
-                let own = &own[plan.lowered.device_of(stream).0 as usize];
+                let own = &own[self.plan.lowered.device_of(stream).0 as usize];
                 own.begin_capture()?;
-                let launched = perform::launch_mix(self, plan, op, own, &library::mix());
+                let launched = self.launch_mix(op, own);
                 let captured = own.end_capture();
                 launched?;
                 self.graphs.insert(graph, captured?);
@@ -418,38 +409,28 @@ impl Tables {
     }
 
     /// Returns an event on a device.
-    fn event(
-        &mut self,
-        event: EventId,
-        device: DeviceId,
-        plan: &Plan<'_>,
-        devices: &[Device],
-    ) -> Result<Arc<Event>> {
+    fn event(&mut self, event: EventId, device: DeviceId) -> Result<Arc<Event>> {
         if let Some(known) = self.events.get(&(event, device)) {
             return Ok(Arc::clone(known));
         }
-        let (timing, _) = plan.lowered.events[event.0 as usize];
-        let on = &devices[device.0 as usize];
-        let made = Arc::new(if timing {
-            Event::timed(on)?
-        } else {
-            Event::new(on)?
-        });
+        let (timing, _) = self.plan.lowered.events[event.0 as usize];
+        let create = if timing { Event::timed } else { Event::new };
+        let made = Arc::new(create(self.device(device))?);
         self.events.insert((event, device), Arc::clone(&made));
         Ok(made)
     }
 
     /// Returns what was read during the run, and the final contents of all memory that is not freed.
-    fn results(&mut self, plan: &Plan<'_>, devices: &[Device]) -> Result<Vec<(Seen, u64)>> {
+    fn results(&mut self) -> Result<Vec<(Seen, u64)>> {
         let mut results = std::mem::take(&mut self.results);
         results.sort();
-        for (block, memory) in plan.blocks.iter().zip(&self.memory) {
+        for (block, memory) in self.plan.blocks.iter().zip(&self.memory) {
             let Some(memory) = memory else { continue };
             let mut bytes = vec![0u8; block.size_bytes as usize];
             match memory {
                 Block::Host(memory) => memory.read(0, &mut bytes),
                 Block::Device(memory) => {
-                    let device = &devices[block.device.0 as usize];
+                    let device = self.device(block.device());
                     let stream = Stream::non_blocking(device, OWN_STREAM, 0)?;
                     let host = HostMemory::pinned(device, memory.size_bytes())?;
                     // SAFETY: the program has completed, and the copy is waited for.
@@ -458,42 +439,9 @@ impl Tables {
                     host.read(0, &mut bytes);
                 }
             }
-            let name = plan.lowered.buffers[block.buffer.0 as usize].name;
-            let name = plan.program.buffers[name.0 as usize].name.clone();
+            let name = self.plan.name(block.buffer).to_owned();
             results.push((Seen::Buffer(name), library::mixed(0, &bytes)));
         }
         Ok(results)
     }
-}
-
-fn stream(device: &Device, declared: &lower::Stream) -> Result<Stream> {
-    // The nearest priority that the device supports, as CUDA chooses.
-    let (most_urgent, least_urgent) = device.caps().priorities;
-    let (name, priority) = (
-        &declared.name,
-        declared.priority.clamp(most_urgent, least_urgent),
-    );
-    match declared.kind {
-        StreamKind::Legacy => Stream::legacy(device),
-        StreamKind::Blocking => Stream::blocking_with_priority(device, name, priority),
-        StreamKind::PerThread => Stream::per_thread(device),
-        StreamKind::NonBlocking => Stream::non_blocking(device, name, priority),
-    }
-}
-
-/// Returns the accesses of an op with one mode as places in blocks, in the order of the op. Bytes that the op may write
-/// are read and written.
-fn places<'a>(
-    plan: &'a Plan<'_>,
-    op: &'a Op,
-    mode: Mode,
-) -> impl Iterator<Item = (usize, u64, u64)> + 'a {
-    let of_mode = op.accesses.iter().filter(move |access| match access.mode {
-        Mode::MayWrite | Mode::Atomic => true,
-        known => known == mode,
-    });
-    of_mode.map(|access| {
-        let (block, from) = plan.places[access.buffer.0 as usize];
-        (block, from + access.start, from + access.end)
-    })
 }

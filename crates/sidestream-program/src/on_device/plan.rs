@@ -6,7 +6,7 @@ use std::fmt;
 use sidestream::engine::Profile;
 use sidestream::kernel::library::MIX_PIECES;
 use sidestream::op::{
-    Access, BufferId, Class, DeviceId, FlagId, GraphId, Kind, Memory, Mode, Op, StreamId,
+    Access, Accesses, BufferId, Class, DeviceId, FlagId, GraphId, Kind, Memory, Mode, Op, StreamId,
     StreamKind, ThreadId,
 };
 use sidestream::sim::Schedule;
@@ -38,9 +38,31 @@ pub(super) struct Block {
     pub buffer: BufferId,
     pub memory: Memory,
     pub size_bytes: u64,
-    pub device: DeviceId,
     /// Whether an op of the program allocates the block. Other blocks exist from the start.
     pub is_born: bool,
+    /// The device whose work touches the block first, and whether any of that was more than a copy.
+    used_on: Option<(DeviceId, bool)>,
+    /// The state at the current op.
+    life: Life,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Unborn,
+    /// `by_stream` if the block was allocated by `malloc_async`.
+    Lives {
+        by_stream: bool,
+    },
+    Freed {
+        by: usize,
+    },
+}
+
+impl Block {
+    /// Returns the device of the block.
+    pub fn device(&self) -> DeviceId {
+        self.used_on.map_or(DeviceId(0), |(device, _)| device)
+    }
 }
 
 /// The needs of an op besides its fields.
@@ -138,41 +160,36 @@ impl<'a> Plan<'a> {
         if launches > LAUNCHES {
             return Err(whole(format!("it launches more than {LAUNCHES} kernels")));
         }
+        let (blocks, places) = blocks(&lowered);
         let mut planning = Planning {
-            program,
-            blocks: blocks(&lowered),
-            state: Vec::new(),
-            used_on: Vec::new(),
             current: vec![DeviceId(0); program.threads.len()],
-            owners: HashMap::new(),
             destroyed: HashSet::new(),
             raised: HashMap::new(),
             graphs: HashMap::new(),
             held: HashMap::new(),
-            lowered: &lowered,
-            needs,
+            plan: Plan {
+                program,
+                devices: lowered.last_device().0 as usize + 1,
+                lowered,
+                places,
+                blocks,
+                needs,
+                owners: HashMap::new(),
+            },
         };
         planning.look()?;
-        let Planning {
-            needs,
-            blocks: (blocks, places),
-            owners,
-            ..
-        } = planning;
-        Ok(Plan {
-            program,
-            devices: lowered.last_device().0 as usize + 1,
-            lowered,
-            places,
-            blocks,
-            needs,
-            owners,
-        })
+        Ok(planning.plan)
     }
 
     /// Returns the number of devices that the program needs.
     pub fn devices(&self) -> usize {
         self.devices
+    }
+
+    /// Returns the name of a buffer in the program.
+    pub(super) fn name(&self, buffer: BufferId) -> &str {
+        let name = self.lowered.buffers[buffer.0 as usize].name;
+        &self.program.buffers[name.0 as usize].name
     }
 }
 
@@ -188,11 +205,8 @@ fn outside(program: &Program, at: usize, why: &str) -> NotOnDevice {
 }
 
 fn launches(command: &Command) -> u64 {
-    match command {
-        Command::Op(op) => match op.kind {
-            Kind::Kernel { launches, .. } => u64::from(launches.max(1)),
-            _ => 1,
-        },
+    match command.op().map(|op| op.kind) {
+        Some(Kind::Kernel { launches, .. }) => u64::from(launches.max(1)),
         _ => 1,
     }
 }
@@ -212,8 +226,9 @@ fn blocks(lowered: &Lowered) -> (Vec<Block>, Vec<(usize, u64)>) {
                     buffer: BufferId(at as u32),
                     memory: buffer.memory,
                     size_bytes: buffer.size_bytes,
-                    device: DeviceId(0),
                     is_born: false,
+                    used_on: None,
+                    life: Life::Lives { by_stream: false },
                 });
                 (blocks.len() - 1, 0)
             }
@@ -225,99 +240,56 @@ fn blocks(lowered: &Lowered) -> (Vec<Block>, Vec<(usize, u64)>) {
 
 /// What is known of a program up to the current op.
 struct Planning<'a> {
-    program: &'a Program,
-    lowered: &'a Lowered,
-    blocks: (Vec<Block>, Vec<(usize, u64)>),
-    /// By block: its state.
-    state: Vec<Life>,
-    /// By block: the device whose work touches it, and whether any of that was more than a copy.
-    used_on: Vec<Option<(DeviceId, bool)>>,
+    plan: Plan<'a>,
     /// By thread: its current device.
     current: Vec<DeviceId>,
-    /// By per-thread stream: its thread.
-    owners: HashMap<StreamId, ThreadId>,
     destroyed: HashSet<StreamId>,
     /// By flag: the op that raised it last.
     raised: HashMap<FlagId, usize>,
-    graphs: HashMap<GraphId, Replayed>,
+    /// By graph: what its first launch touches, and on which device.
+    graphs: HashMap<GraphId, (Accesses, DeviceId)>,
     /// By buffer of the caching allocator: the op that freed it, and the streams recorded for it.
     held: HashMap<BufferId, (Option<usize>, Vec<StreamId>)>,
-    needs: Vec<Needs>,
-}
-
-/// The first launch of a graph.
-struct Replayed {
-    accesses: Vec<Access>,
-    device: DeviceId,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Life {
-    Unborn,
-    /// `by_stream` if the block was allocated by `malloc_async`.
-    Lives {
-        by_stream: bool,
-    },
-    Freed {
-        by: usize,
-    },
 }
 
 impl Planning<'_> {
     fn look(&mut self) -> Result<(), NotOnDevice> {
-        let lowered = self.lowered;
-        for (at, command) in lowered.commands.iter().enumerate() {
-            if let Command::Op(op) = command {
-                self.needs[at].block = self.allocates(at, op);
+        for at in 0..self.plan.needs.len() {
+            if let Some(block) = self.allocates(at) {
+                self.plan.needs[at].block = Some(block);
+                let block = &mut self.plan.blocks[block];
+                (block.is_born, block.life) = (true, Life::Unborn);
             }
         }
-        let born = self.needs.iter().filter_map(|needs| needs.block);
-        for block in born {
-            self.blocks.0[block].is_born = true;
-        }
-        let start = |block: &Block| {
-            if block.is_born {
-                Life::Unborn
-            } else {
-                Life::Lives { by_stream: false }
-            }
-        };
-        self.state = self.blocks.0.iter().map(start).collect();
-        self.used_on = vec![None; self.state.len()];
-        for (at, command) in lowered.commands.iter().enumerate() {
-            let seen = match command {
-                Command::Op(op) => self.op(at, op),
-                _ => Err("only the simulated device and its allocator know it".to_owned()),
+        for at in 0..self.plan.needs.len() {
+            let seen = match self.plan.lowered.commands[at].op().cloned() {
+                Some(op) => self.op(at, &op),
+                None => Err("only the simulated device and its allocator know it".to_owned()),
             };
-            seen.map_err(|why| outside(self.program, at, &why))?;
-        }
-        for (block, used_on) in self.blocks.0.iter_mut().zip(&self.used_on) {
-            block.device = used_on.map_or(DeviceId(0), |(device, _)| device);
+            seen.map_err(|why| outside(self.plan.program, at, &why))?;
         }
         Ok(())
     }
 
     /// Returns the block that an op allocates.
-    fn allocates(&self, at: usize, op: &Op) -> Option<usize> {
+    fn allocates(&self, at: usize) -> Option<usize> {
+        let op = self.plan.lowered.commands[at].op()?;
         let buffer = match op.kind {
             Kind::MallocAsync { .. } => op.accesses.first()?.buffer,
-            Kind::CudaMalloc => self.next_use(at, self.program.ops[at].fields.buffer?)?,
+            Kind::CudaMalloc => self.next_use(at, self.plan.program.ops[at].fields.buffer?)?,
             _ => return None,
         };
-        Some(self.blocks.1[buffer.0 as usize].0)
+        Some(self.plan.places[buffer.0 as usize].0)
     }
 
     /// Returns the buffer of a name after an op that allocates it, since the allocation itself does not identify it.
     fn next_use(&self, at: usize, name: BufferRef) -> Option<BufferId> {
-        let later = &self.lowered.commands[at + 1..];
-        let mut touched = later.iter().flat_map(|command| match command {
-            Command::Op(op) => op.accesses.as_slice(),
-            _ => &[],
-        });
-        let is_it = |buffer: BufferId| self.lowered.buffers[buffer.0 as usize].name == name;
-        touched
-            .find(|access| is_it(access.buffer))
-            .map(|access| access.buffer)
+        let lowered = &self.plan.lowered;
+        let later = lowered.commands[at + 1..].iter().filter_map(Command::op);
+        let mut touched = later
+            .flat_map(|op| &op.accesses)
+            .map(|access| access.buffer);
+        touched.find(|buffer| lowered.buffers[buffer.0 as usize].name == name)
     }
 
     fn op(&mut self, at: usize, op: &Op) -> Result<(), String> {
@@ -355,8 +327,8 @@ impl Planning<'_> {
             Kind::SetFlag { flag } => _ = self.raised.insert(flag, at),
             Kind::WaitFlag { flag } => {
                 let by = self.raised.get(&flag).copied();
-                let is_func = |&by: &usize| self.program.ops[by].verb == Verb::HostFunc;
-                self.needs[at].raised_by = by.filter(is_func);
+                let is_func = |&by: &usize| self.plan.program.ops[by].verb == Verb::HostFunc;
+                self.plan.needs[at].raised_by = by.filter(is_func);
             }
             Kind::MallocAsync { .. } | Kind::CudaMalloc => self.begins(at, op, device)?,
             Kind::FreeAsync { .. } | Kind::CudaFree { .. } | Kind::FreePinned => {
@@ -382,10 +354,10 @@ impl Planning<'_> {
             } => {
                 let freed = saw_events_of.and_then(|earlier| self.held.get(&earlier));
                 if let Some((Some(freed), streams)) = freed.cloned() {
-                    let freeing = self.program.ops[freed].thread;
+                    let freeing = self.plan.program.ops[freed].thread;
                     self.own_streams(freeing, &streams)?;
-                    self.needs[freed].marks = streams;
-                    self.needs[at].sees = Some(freed);
+                    self.plan.needs[freed].marks = streams;
+                    self.plan.needs[at].sees = Some(freed);
                 }
                 self.held
                     .insert(buffer, (None, stream.into_iter().collect()));
@@ -398,9 +370,10 @@ impl Planning<'_> {
             }
             Kind::Free { buffer } => self.held.entry(buffer).or_default().0 = Some(at),
             Kind::CreateStream { stream } | Kind::DestroyStream { stream } => {
-                use StreamKind::{Legacy, PerThread};
-                let kind = self.lowered.streams[stream.0 as usize].kind;
-                if matches!(kind, Legacy | PerThread) {
+                if self.plan.lowered.streams[stream.0 as usize]
+                    .kind
+                    .is_default()
+                {
                     return Err("a default stream always exists".into());
                 }
                 if let Kind::DestroyStream { .. } = op.kind {
@@ -423,7 +396,7 @@ impl Planning<'_> {
     /// Returns the device of the op's stream or thread.
     fn runs_on(&self, op: &Op) -> DeviceId {
         match op.kind.stream() {
-            Some(stream) => self.lowered.device_of(stream),
+            Some(stream) => self.plan.lowered.device_of(stream),
             None => self.current[op.thread.0 as usize],
         }
     }
@@ -436,15 +409,15 @@ impl Planning<'_> {
 
     fn own_streams(&mut self, thread: ThreadId, named: &[StreamId]) -> Result<(), String> {
         for &stream in named {
-            let declared = &self.lowered.streams[stream.0 as usize];
+            let declared = &self.plan.lowered.streams[stream.0 as usize];
             if self.destroyed.contains(&stream) {
                 return Err(format!("`{}` was destroyed before", declared.name));
             }
             if declared.kind != StreamKind::PerThread {
                 continue;
             }
-            let others = self.owners.iter().find(|&(&known, &owner)| {
-                let device = self.lowered.device_of(known);
+            let others = self.plan.owners.iter().find(|&(&known, &owner)| {
+                let device = self.plan.lowered.device_of(known);
                 known != stream && owner == thread && device == declared.device
             });
             if others.is_some() {
@@ -453,7 +426,7 @@ impl Planning<'_> {
                     declared.name
                 ));
             }
-            if *self.owners.entry(stream).or_insert(thread) != thread {
+            if *self.plan.owners.entry(stream).or_insert(thread) != thread {
                 return Err(format!(
                     "`{}` is the default stream of another thread, and only that one can use it",
                     declared.name
@@ -474,93 +447,76 @@ impl Planning<'_> {
     /// Checks that the memory that an op touches exists, and that work on the device can reach it.
     fn touches(&mut self, op: &Op, device: DeviceId, is_work: bool) -> Result<(), String> {
         for access in &op.accesses {
-            let name = self.name(access.buffer);
+            let name = self.plan.name(access.buffer).to_owned();
             if access.mode == Mode::Atomic {
                 return Err(format!(
                     "`{name}` is accessed atomically, which no kernel here does"
                 ));
             }
-            let block = self.blocks.1[access.buffer.0 as usize].0;
-            match self.state[block] {
+            let (block, _) = self.plan.places[access.buffer.0 as usize];
+            let block = &mut self.plan.blocks[block];
+            match block.life {
                 Life::Unborn => return Err(format!("`{name}` is allocated only later")),
                 Life::Freed { by } => return Err(format!("`{name}` was freed by op {by}")),
                 Life::Lives { .. } => {}
             }
-            match self.blocks.0[block].memory {
+            match block.memory {
                 Memory::Managed => return Err(format!("`{name}` is managed memory")),
                 Memory::Pageable if is_work => {
                     return Err(format!(
                         "a device cannot access `{name}`, which is pageable"
                     ));
                 }
-                Memory::Device => self.lies_on(block, device, is_work, &name)?,
+                // Device memory is where kernels touch it, or otherwise where it is copied first.
+                Memory::Device => match block.used_on {
+                    Some((other, true)) if is_work && other != device => {
+                        return Err(format!(
+                            "`{name}` is on device {}, and work on device {} cannot access it",
+                            other.0, device.0
+                        ));
+                    }
+                    Some((_, false)) if is_work => block.used_on = Some((device, true)),
+                    None => block.used_on = Some((device, is_work)),
+                    Some(_) => {}
+                },
                 Memory::Pageable | Memory::Pinned => {}
             }
         }
         Ok(())
     }
 
-    /// Determines the device of device memory: where kernels touch it, or otherwise where it is copied first.
-    fn lies_on(
-        &mut self,
-        block: usize,
-        device: DeviceId,
-        is_work: bool,
-        name: &str,
-    ) -> Result<(), String> {
-        match self.used_on[block] {
-            Some((other, true)) if is_work && other != device => Err(format!(
-                "`{name}` is on device {}, and work on device {} cannot access it",
-                other.0, device.0
-            )),
-            Some((_, false)) if is_work => {
-                self.used_on[block] = Some((device, true));
-                Ok(())
-            }
-            None => {
-                self.used_on[block] = Some((device, is_work));
-                Ok(())
-            }
-            Some(_) => Ok(()),
-        }
-    }
-
     fn replays(&mut self, op: &Op, graph: GraphId, device: DeviceId) -> Result<(), String> {
         for access in &op.accesses {
-            let block = &self.blocks.0[self.blocks.1[access.buffer.0 as usize].0];
-            if block.is_born {
-                let name = self.name(access.buffer);
+            let (block, _) = self.plan.places[access.buffer.0 as usize];
+            if self.plan.blocks[block].is_born {
+                let name = self.plan.name(access.buffer);
                 return Err(format!(
                     "a graph is made before the run, when `{name}` is not allocated"
                 ));
             }
         }
-        let accesses = op.accesses.to_vec();
-        let first = self.graphs.entry(graph).or_insert_with(|| Replayed {
-            accesses: accesses.clone(),
-            device,
-        });
-        if first.accesses != accesses || first.device != device {
+        let this = (op.accesses.clone(), device);
+        if *self.graphs.entry(graph).or_insert_with(|| this.clone()) != this {
             return Err("an earlier launch of the graph touches something else".into());
         }
         Ok(())
     }
 
     fn begins(&mut self, at: usize, op: &Op, device: DeviceId) -> Result<(), String> {
-        let Some(block) = self.needs[at].block else {
+        let Some(block) = self.plan.needs[at].block else {
             return Ok(());
         };
         let by_stream = matches!(op.kind, Kind::MallocAsync { .. });
-        let memory = self.blocks.0[block].memory;
-        let name = self.name(self.blocks.0[block].buffer);
-        if memory == Memory::Managed || (by_stream && memory != Memory::Device) {
+        let name = self.plan.name(self.plan.blocks[block].buffer).to_owned();
+        let block = &mut self.plan.blocks[block];
+        if block.memory == Memory::Managed || (by_stream && block.memory != Memory::Device) {
             return Err(format!("`{name}` is not device memory"));
         }
-        if self.state[block] != Life::Unborn {
+        if block.life != Life::Unborn {
             return Err(format!("`{name}` is allocated already"));
         }
-        self.state[block] = Life::Lives { by_stream };
-        self.used_on[block] = Some((device, true));
+        block.life = Life::Lives { by_stream };
+        block.used_on = Some((device, true));
         Ok(())
     }
 
@@ -570,10 +526,10 @@ impl Planning<'_> {
         let Some(access) = op.accesses.first() else {
             return Ok(());
         };
-        let (block, _) = self.blocks.1[access.buffer.0 as usize];
-        let name = self.name(access.buffer);
-        let Block { buffer, memory, .. } = self.blocks.0[block];
-        if buffer != access.buffer {
+        let name = self.plan.name(access.buffer).to_owned();
+        let (block, _) = self.plan.places[access.buffer.0 as usize];
+        let block = &mut self.plan.blocks[block];
+        if block.buffer != access.buffer {
             return Err(format!(
                 "`{name}` is within another buffer, which would be freed with it"
             ));
@@ -582,24 +538,19 @@ impl Planning<'_> {
             Kind::FreePinned => Memory::Pinned,
             _ => Memory::Device,
         };
-        if memory != wanted {
+        if block.memory != wanted {
             return Err(format!("`{name}` is not memory that this call frees"));
         }
         if matches!(op.kind, Kind::FreeAsync { .. }) {
-            if self.state[block] != (Life::Lives { by_stream: true }) {
+            if block.life != (Life::Lives { by_stream: true }) {
                 return Err(format!("`{name}` does not come from `malloc_async`"));
             }
-            if self.used_on[block].is_some_and(|(on, _)| on != device) {
+            if block.used_on.is_some_and(|(on, _)| on != device) {
                 return Err(format!("`{name}` is on another device than the stream"));
             }
         }
-        self.state[block] = Life::Freed { by: at };
+        block.life = Life::Freed { by: at };
         Ok(())
-    }
-
-    fn name(&self, buffer: BufferId) -> String {
-        let name = self.lowered.buffers[buffer.0 as usize].name;
-        self.program.buffers[name.0 as usize].name.clone()
     }
 }
 

@@ -87,11 +87,6 @@ pub(super) fn of_program(
     }
     for mut work in recorded.work {
         let Some(op) = op_of(work.op) else { continue };
-        let listed = &program.ops[op.0 as usize];
-        let name = match listed.site {
-            Some(site) => program.sites[site.0 as usize].clone(),
-            None => listed.verb.name().to_owned(),
-        };
         if let What::Wait { recorded_by } = &mut work.what {
             *recorded_by = recorded_by.and_then(op_of);
         }
@@ -104,9 +99,10 @@ pub(super) fn of_program(
             before.end_ns = before.end_ns.max(work.end_ns);
             continue;
         }
+        let name = program.name_of(op);
         work.op = op;
         work.label = format!("{} {name}", op.0);
-        work.name = name;
+        work.name = name.to_owned();
         trace.work.push(work);
     }
     trace.threads.retain_mut(|thread| {
