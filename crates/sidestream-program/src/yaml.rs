@@ -5,10 +5,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag};
 
-use crate::error::{Error, shown};
+use crate::error::{Error, Fault, shown};
 use crate::limits::Limits;
 
 /// The nodes of one YAML document.
@@ -70,6 +71,16 @@ impl<'t> View<'t> {
         self.node().column
     }
 
+    /// An error at the node.
+    pub(crate) fn fault(self, message: impl Into<String>) -> Fault {
+        Fault::new(self.line(), message)
+    }
+
+    /// An error at a node of the wrong type.
+    pub(crate) fn is_not(self, wanted: &str) -> Fault {
+        self.fault(format!("{self} is given where {wanted} is expected"))
+    }
+
     pub(crate) fn kind(self) -> Kind<'t> {
         let items = |first: usize, count: usize| Items {
             tree: self.tree,
@@ -87,16 +98,22 @@ impl<'t> View<'t> {
     }
 }
 
+/// Describes the node, for messages about a wrong value.
+impl fmt::Display for View<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind() {
+            Kind::Scalar("", true) => f.write_str("nothing"),
+            Kind::Scalar(text, true) => write!(f, "`{}`", shown(text)),
+            Kind::Scalar(text, false) => write!(f, "the text \"{}\"", shown(text)),
+            Kind::Sequence(_) => f.write_str("a list"),
+            Kind::Mapping(_) => f.write_str("a mapping"),
+        }
+    }
+}
+
 impl<'t> Items<'t> {
     pub(crate) fn len(self) -> usize {
         self.ids.len()
-    }
-
-    pub(crate) fn get(self, at: usize) -> Option<View<'t>> {
-        self.ids.get(at).map(|&id| View {
-            tree: self.tree,
-            id,
-        })
     }
 
     pub(crate) fn iter(self) -> impl Iterator<Item = View<'t>> {

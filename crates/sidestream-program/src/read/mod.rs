@@ -14,7 +14,6 @@ use crate::program::{Document, Program};
 use crate::yaml::{Kind, Tree, View};
 
 use record::Record;
-use scalars::described;
 
 /// Reads a document.
 ///
@@ -75,11 +74,10 @@ fn read_document(root: View<'_>, limits: &Limits) -> Result<Document, Error> {
         message,
     };
     let Kind::Mapping(_) = root.kind() else {
-        let found = described(root);
         return Err(error(
             root,
             format!(
-                "{found} is given where a program is expected; a program is a mapping with `name:` \
+                "{root} is given where a program is expected; a program is a mapping with `name:` \
                  and `ops:`, several are a list under `cases:`"
             ),
         ));
@@ -97,11 +95,8 @@ fn read_document(root: View<'_>, limits: &Limits) -> Result<Document, Error> {
         return Err(error(root, "`cases` is missing".to_owned()));
     };
     let Kind::Sequence(cases_listed) = cases.kind() else {
-        let found = described(cases);
-        return Err(error(
-            cases,
-            format!("{found} is given where the list of programs under `cases` is expected"),
-        ));
+        let fault = cases.is_not("the list of programs under `cases`");
+        return Err(error(cases, fault.message));
     };
 
     // An error outside of the programs is reported for each of them.

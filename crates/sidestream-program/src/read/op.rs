@@ -16,9 +16,9 @@ use super::scalars;
 
 /// Reads ops one after another, because some names are declared only by an earlier op.
 pub(super) struct Reader<'t, 'p> {
-    names: &'p mut Names<'t>,
-    program: &'p mut Program,
-    limits: &'p Limits,
+    pub(super) names: &'p mut Names<'t>,
+    pub(super) program: &'p mut Program,
+    pub(super) limits: &'p Limits,
     /// Current device of each thread, on which its pool streams are created.
     devices: Vec<DeviceId>,
 }
@@ -62,29 +62,19 @@ impl<'t, 'p> Reader<'t, 'p> {
         let is_missing = |key: &str| record.get(key).is_none();
         if let Some(missing) = verb.needs().iter().find(|field| is_missing(field.key)) {
             let message = format!("this field is missing; {}", takes());
-            return Err(Fault::new(record.line, message).in_field(missing.key));
+            return Err(record.fault(message).in_field(missing.key));
         }
 
-        let thread = match record.get("t") {
-            Some(view) => {
-                let name = scalars::name(view).map_err(|fault| fault.in_field("t"))?;
-                self.names.thread(self.program, name)
-            }
-            None => ThreadId(0),
-        };
-        let site = match record.get("site") {
-            Some(view) => {
-                let name = scalars::name(view).map_err(|fault| fault.in_field("site"))?;
-                Some(self.names.site(self.program, name))
-            }
-            None => None,
-        };
+        let thread = record.read_key("t", scalars::name)?;
+        let thread = thread.map(|name| self.names.thread(self.program, name));
+        let thread = thread.unwrap_or(ThreadId(0));
+        let site = record.read_key("site", scalars::name)?;
+        let site = site.map(|name| self.names.site(self.program, name));
         let mut fields = Fields::default();
         for field in verb.fields() {
-            if let Some(view) = record.get(field.key) {
+            record.read_key(field.key, |view| {
                 self.field(field.slot, view, thread, &mut fields)
-                    .map_err(|fault| fault.in_field(field.key))?;
-            }
+            })?;
         }
         if let (Verb::SetDevice, Some(device)) = (verb, fields.device) {
             *self.current_device(thread) = device;
@@ -132,10 +122,8 @@ impl<'t, 'p> Reader<'t, 'p> {
             Slot::Over => {
                 let over = self.access(view, Side::Device)?;
                 let fits = |tenant| self.fits(tenant, over);
-                fields
-                    .buffer
-                    .map_or(Ok(()), fits)
-                    .map_err(|why| Fault::new(view.line(), why))?;
+                let fits = fields.buffer.map_or(Ok(()), fits);
+                fits.map_err(|why| view.fault(why))?;
                 fields.over = Some(over);
             }
             Slot::Device => {
@@ -170,13 +158,10 @@ impl<'t, 'p> Reader<'t, 'p> {
     fn stream(&mut self, view: View<'t>) -> Result<StreamRef, Fault> {
         let name = scalars::name(view)?;
         self.names.stream(self.program, name).ok_or_else(|| {
-            Fault::new(
-                view.line(),
-                format!(
-                    "stream `{}` is not declared; declare it under `streams:` or use `s0` to `s99`",
-                    shown(name)
-                ),
-            )
+            view.fault(format!(
+                "stream `{}` is not declared; declare it under `streams:` or use `s0` to `s99`",
+                shown(name)
+            ))
         })
     }
 
@@ -188,13 +173,10 @@ impl<'t, 'p> Reader<'t, 'p> {
         if kind == StreamKind::NonBlocking {
             return Ok(stream);
         }
-        Err(Fault::new(
-            view.line(),
-            format!(
-                "`{name}` is declared `{}`, but streams of the pool are `nb`; use another name",
-                STREAM_KINDS.of(kind)
-            ),
-        ))
+        Err(view.fault(format!(
+            "`{name}` is declared `{}`, but streams of the pool are `nb`; use another name",
+            STREAM_KINDS.of(kind)
+        )))
     }
 
     fn current_device(&mut self, thread: ThreadId) -> &mut DeviceId {
@@ -220,14 +202,11 @@ impl<'t, 'p> Reader<'t, 'p> {
     fn awaited_flag(&self, view: View<'t>) -> Result<FlagId, Fault> {
         let name = scalars::name(view)?;
         self.names.known_flag(name).ok_or_else(|| {
-            Fault::new(
-                view.line(),
-                format!(
-                    "no op further up raises flag `{}`; list the `set_flag` or the \
-                     `host_func` that `sets` it before this wait",
-                    shown(name)
-                ),
-            )
+            view.fault(format!(
+                "no op further up raises flag `{}`; list the `set_flag` or the `host_func` that `sets` it before \
+                 this wait",
+                shown(name)
+            ))
         })
     }
 
@@ -236,21 +215,17 @@ impl<'t, 'p> Reader<'t, 'p> {
         let (name, range) = scalars::named_range(view)?;
         if range.is_some() {
             let message = format!("this call applies to all of `{name}`; leave out the range");
-            return Err(Fault::new(view.line(), message));
+            return Err(view.fault(message));
         }
         self.known_buffer(name, view)
     }
 
     fn known_buffer(&mut self, name: &'t str, view: View<'t>) -> Result<BufferRef, Fault> {
         self.names.buffer(self.program, name).ok_or_else(|| {
-            Fault::new(
-                view.line(),
-                format!(
-                    "buffer `{}` is not declared; declare it under `buffers:` or use one capital \
-                     letter and digits",
-                    shown(name)
-                ),
-            )
+            view.fault(format!(
+                "buffer `{}` is not declared; declare it under `buffers:` or use one capital letter and digits",
+                shown(name)
+            ))
         })
     }
 
@@ -265,41 +240,32 @@ impl<'t, 'p> Reader<'t, 'p> {
         let declared = &self.program.buffers[buffer.0 as usize];
         let size = declared.size_bytes;
         if let Some((low, high)) = range.filter(|&(_, high)| high > size) {
-            return Err(Fault::new(
-                view.line(),
-                format!(
-                    "bytes {low}:{high} are outside `{}`, which has {size}; declare its `bytes` \
-                     or use a smaller range",
-                    shown(name)
-                ),
-            ));
+            return Err(view.fault(format!(
+                "bytes {low}:{high} are outside `{}`, which has {size}; declare its `bytes` or use a smaller range",
+                shown(name)
+            )));
         }
         if side == Side::Host && declared.memory == Memory::Device {
-            return Err(Fault::new(
-                view.line(),
-                format!(
-                    "the host cannot reach `{}`, which is device memory; copy it to pinned \
-                     memory, or declare it `managed`",
-                    shown(name)
-                ),
-            ));
+            return Err(view.fault(format!(
+                "the host cannot reach `{}`, which is device memory; copy it to pinned memory, or declare it `managed`",
+                shown(name)
+            )));
         }
         Ok(Access { buffer, range })
     }
 }
 
 fn verb(record: &Record<'_>) -> Result<Verb, Fault> {
-    let Some(view) = record.get("do") else {
-        let message = "`do` is missing; say which call the op is, as in `do: kernel`";
-        return Err(Fault::new(record.line, message).in_field("do"));
-    };
-    let word = scalars::text(view, "the name of an op").map_err(|fault| fault.in_field("do"))?;
+    let missing = "`do` is missing; say which call the op is, as in `do: kernel`";
+    let text = |view| Ok((view, scalars::text(view, "the name of an op")?));
+    let text = record.need("do", missing).and_then(text);
+    let (view, word) = text.map_err(|fault| fault.in_field("do"))?;
     Verb::named(word).ok_or_else(|| {
         let remedy = match closest(word, Verb::ALL.iter().map(|verb| verb.name())) {
             Some(verb) => format!("did you mean `{verb}`?"),
             None => "docs/reference/stream-programs.md lists the ops".to_owned(),
         };
         let message = format!("`{}` is not an op; {remedy}", shown(word));
-        Fault::new(view.line(), message).in_field("do")
+        view.fault(message).in_field("do")
     })
 }

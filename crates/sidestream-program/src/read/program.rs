@@ -3,10 +3,9 @@
 use sidestream::op::{DeviceId, StreamKind};
 
 use crate::error::{BadProgram, Fault, shown};
-use crate::expect::Expect;
 use crate::limits::Limits;
 use crate::names::{DEFAULT_BYTES, Names};
-use crate::program::{Op, Origin, Program, StreamRef};
+use crate::program::{Origin, Program, StreamDecl, StreamRef};
 use crate::words::{LEVELS, MEMORIES, STREAM_KINDS};
 use crate::yaml::{Items, Kind, View};
 
@@ -65,99 +64,56 @@ fn read_keys<'t>(view: View<'t>, names: &mut Names<'t>, limits: &Limits) -> Resu
     )?;
     check_version(&record)?;
     let need = |key| {
-        let message = format!("`{key}` is missing; every program has a `name` and `ops`");
-        record
-            .get(key)
-            .ok_or_else(|| Fault::new(record.line, message).in_field(key))
+        let missing = format!("`{key}` is missing; every program has a `name` and `ops`");
+        let value = record.need(key, missing);
+        value.map_err(|fault| fault.in_field(key))
     };
 
+    let name = scalars::name(need("name")?).map_err(|fault| fault.in_field("name"))?;
     let mut program = Program {
-        name: scalars::name(need("name")?)
-            .map_err(|f| f.in_field("name"))?
-            .to_owned(),
+        name: name.to_owned(),
         ..Program::default()
     };
     names.thread(&mut program, "t0");
-    in_key(&record, "level", |view| {
-        program.level = scalars::word(view, &LEVELS, "a level")?;
-        Ok(())
-    })?;
-    in_key(&record, "streams", |view| {
-        streams(view, names, &mut program, limits)
-    })?;
-    in_key(&record, "buffers", |view| {
-        buffers(view, names, &mut program, limits)
-    })?;
-    in_key(&record, "events", |view| {
-        events(view, names, &mut program, limits)
-    })?;
-    in_key(&record, "from", |view| {
-        program.from = Some(scalars::text(view, "text")?.to_owned());
-        Ok(())
-    })?;
-    in_key(&record, "note", |view| {
-        program.note = Some(scalars::text(view, "text")?.to_owned());
-        Ok(())
-    })?;
-    in_key(&record, "rules", |view| {
-        program.rules = rules(view)?;
-        Ok(())
-    })?;
+    let level = record.read_key("level", |view| scalars::word(view, &LEVELS, "a level"))?;
+    program.level = level.unwrap_or_default();
+    let mut reader = op::Reader::new(names, &mut program, limits);
+    record.read_key("streams", |view| reader.streams(view))?;
+    record.read_key("buffers", |view| reader.buffers(view))?;
+    record.read_key("events", |view| reader.events(view))?;
+    let text = |view| Ok(scalars::text(view, "text")?.to_owned());
+    reader.program.from = record.read_key("from", text)?;
+    reader.program.note = record.read_key("note", text)?;
+    reader.program.rules = record.read_key("rules", rules)?.unwrap_or_default();
 
-    let ops = scalars::list(need("ops")?, "ops").map_err(|f| f.in_field("ops"))?;
+    let ops = scalars::list(need("ops")?, "ops").map_err(|fault| fault.in_field("ops"))?;
     if ops.len() > limits.ops {
         let message = format!("{} ops are more than the {} allowed", ops.len(), limits.ops);
-        return Err(Fault::new(record.line, message).in_field("ops"));
+        return Err(record.fault(message).in_field("ops"));
     }
-    program.ops = read_ops(ops, names, &mut program, limits)?;
-
-    let mut expected: Option<Expect> = None;
-    in_key(&record, "expect", |view| {
-        expected = Some(expect::read(view, names, program.ops.len())?);
-        Ok(())
-    })?;
-    program.expect = expected;
-    Ok(program)
-}
-
-fn read_ops<'t>(
-    views: Items<'t>,
-    names: &mut Names<'t>,
-    program: &mut Program,
-    limits: &Limits,
-) -> Result<Vec<Op>, Fault> {
-    let mut reader = op::Reader::new(names, program, limits);
-    let mut ops = Vec::with_capacity(views.len());
-    for (at, view) in views.iter().enumerate() {
-        ops.push(reader.read(view).map_err(|fault| Fault {
+    let ops = ops.iter().enumerate().map(|(at, view)| {
+        reader.read(view).map_err(|fault| Fault {
             at: Some(at),
             verb: op::verb_of(view).map(shown),
             ..fault
-        })?);
-    }
-    Ok(ops)
-}
+        })
+    });
+    program.ops = ops.collect::<Result<_, _>>()?;
 
-/// Reads a key, if present, and names it in any error.
-fn in_key<'t>(
-    record: &Record<'t>,
-    key: &str,
-    read: impl FnOnce(View<'t>) -> Result<(), Fault>,
-) -> Result<(), Fault> {
-    match record.get(key) {
-        Some(view) => read(view).map_err(|fault| fault.in_field(key)),
-        None => Ok(()),
-    }
+    let ops = program.ops.len();
+    program.expect = record.read_key("expect", |view| expect::read(view, names, ops))?;
+    Ok(program)
 }
 
 pub(super) fn check_version(record: &Record<'_>) -> Result<(), Fault> {
-    in_key(record, "version", |view| {
-        scalars::integer(view, 1, 1).map(|_| ()).map_err(|fault| {
-            let found = scalars::described(view);
-            let message = format!("{found} is not a version of the format; this reader knows 1");
-            Fault::new(fault.line, message)
+    let version = record.read_key("version", |view| {
+        scalars::integer(view, 1, 1).map_err(|_| {
+            view.fault(format!(
+                "{view} is not a version of the format; this reader knows 1"
+            ))
         })
-    })
+    });
+    version.map(|_| ())
 }
 
 fn rules(view: View<'_>) -> Result<Vec<u32>, Fault> {
@@ -178,59 +134,84 @@ fn declared<'t>(view: View<'t>) -> Result<Vec<(&'t str, View<'t>)>, Fault> {
     let record = Record::read(view, "a mapping from names to kinds")?;
     for &(key, value) in &record.entries {
         if !crate::names::is_name(key) {
-            let message = format!(
+            return Err(value.fault(format!(
                 "`{}` is not a name; use a letter, then letters, digits and `_`, 255 at most",
                 shown(key)
-            );
-            return Err(Fault::new(value.line(), message));
+            )));
         }
     }
     Ok(record.entries)
 }
 
-fn streams<'t>(
-    view: View<'t>,
-    names: &mut Names<'t>,
-    program: &mut Program,
-    limits: &Limits,
-) -> Result<(), Fault> {
-    for (name, value) in declared(view)? {
-        let (value, priority) = kind_with(value, "priority", &format!("stream `{name}`"))?;
-        let text = scalars::text(value, "the kind of a stream")?;
-        let (word, device) = match text.split_once('@') {
-            Some((word, number)) => (word, device_number(number, limits)),
-            None => (text, Some(DeviceId(0))),
-        };
-        let (Some(kind), Some(device)) = (STREAM_KINDS.find(word), device) else {
-            let words = STREAM_KINDS.listed();
-            let words = format!("{words}, with `@N` for device N, up to {}", limits.device);
-            return Err(scalars::unknown(
-                value,
-                &format!("a kind for stream `{name}`"),
-                &words,
-            ));
-        };
-        // Only legacy streams are compared: there may be very many others.
-        let legacy = (kind == StreamKind::Legacy).then_some(&program.streams);
-        let twin = legacy
-            .into_iter()
-            .flatten()
-            .find(|stream| stream.kind == StreamKind::Legacy && stream.device == device);
-        if let Some(twin) = twin {
-            let (twin, DeviceId(device)) = (&twin.name, device);
-            return Err(Fault::new(
-                value.line(),
-                format!(
-                    "`{name}` is the legacy stream of device {device}, which is `{twin}` already; use one name"
-                ),
-            ));
+/// The declarations.
+impl<'t> op::Reader<'t, '_> {
+    fn streams(&mut self, view: View<'t>) -> Result<(), Fault> {
+        for (name, value) in declared(view)? {
+            let (value, priority) = kind_with(value, "priority", &format!("stream `{name}`"))?;
+            let text = scalars::text(value, "the kind of a stream")?;
+            let (word, device) = match text.split_once('@') {
+                Some((word, number)) => (word, device_number(number, self.limits)),
+                None => (text, Some(DeviceId(0))),
+            };
+            let (Some(kind), Some(device)) = (STREAM_KINDS.find(word), device) else {
+                let (words, most) = (STREAM_KINDS.listed(), self.limits.device);
+                let words = format!("{words}, with `@N` for device N, up to {most}");
+                let what = format!("a kind for stream `{name}`");
+                return Err(scalars::unknown(value, &what, &words));
+            };
+            // Only legacy streams are compared: there may be very many others.
+            let is_twin =
+                |stream: &&StreamDecl| stream.kind == StreamKind::Legacy && stream.device == device;
+            let legacy = (kind == StreamKind::Legacy).then_some(&self.program.streams);
+            if let Some(twin) = legacy.into_iter().flatten().find(is_twin) {
+                return Err(value.fault(format!(
+                    "`{name}` is the legacy stream of device {}, which is `{}` already; use one name",
+                    device.0, twin.name
+                )));
+            }
+            let origin = Origin::Declared;
+            let StreamRef(at) =
+                (self.names).declare_stream(self.program, name, kind, device, origin);
+            if let Some(view) = priority {
+                self.program.streams[at as usize].priority = priority_of(view, name, kind)?;
+            }
         }
-        let StreamRef(at) = names.declare_stream(program, name, kind, device, Origin::Declared);
-        if let Some(view) = priority {
-            program.streams[at as usize].priority = priority_of(view, name, kind)?;
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn buffers(&mut self, view: View<'t>) -> Result<(), Fault> {
+        for (name, value) in declared(view)? {
+            let (kind, bytes) = kind_with(value, "bytes", &format!("buffer `{name}`"))?;
+            let bytes = bytes.map(|bytes| {
+                let bytes = scalars::integer(bytes, 0, self.limits.buffer_bytes);
+                bytes.map_err(|fault| fault.in_field("bytes"))
+            });
+            let size_bytes = bytes.transpose()?.unwrap_or(DEFAULT_BYTES);
+            let word = scalars::text(kind, "the kind of a buffer")?;
+            let memory = MEMORIES.find(word).ok_or_else(|| {
+                let what = format!("a kind for buffer `{name}`");
+                scalars::unknown(kind, &what, &MEMORIES.listed())
+            })?;
+            (self.names).declare_buffer(self.program, name, memory, size_bytes, false);
+        }
+        Ok(())
+    }
+
+    fn events(&mut self, view: View<'t>) -> Result<(), Fault> {
+        for (name, value) in declared(view)? {
+            let text = scalars::text(value, "the kind of an event")?;
+            let device = text.strip_prefix("dev");
+            let device = device.and_then(|number| device_number(number, self.limits));
+            if text != "no_timing" && device.is_none() {
+                let what = format!("a kind for event `{name}`");
+                let most = self.limits.device;
+                let words = format!("`no_timing` or `devN` for device N, up to {most}");
+                return Err(scalars::unknown(value, &what, &words));
+            }
+            (self.names).declare_event(self.program, name, device.is_some(), device, false);
+        }
+        Ok(())
+    }
 }
 
 /// Reads a kind, given alone or in a mapping with one optional key.
@@ -247,10 +228,7 @@ fn kind_with<'t>(
         |found| found == "kind" || found == key,
         || format!("{whose} has a `kind` and `{key}`"),
     )?;
-    let kind = record.get("kind").ok_or_else(|| {
-        let message = format!("{whose} has no `kind`; add one");
-        Fault::new(record.line, message)
-    })?;
+    let kind = record.need("kind", format!("{whose} has no `kind`; add one"))?;
     Ok((kind, record.get(key)))
 }
 
@@ -261,58 +239,9 @@ fn priority_of(view: View<'_>, name: &str, kind: StreamKind) -> Result<i32, Faul
         let message = format!(
             "`{name}` is a default stream, whose priority is 0; give one to a stream of kind `nb` or `blk`"
         );
-        return Err(Fault::new(view.line(), message).in_field("priority"));
+        return Err(view.fault(message).in_field("priority"));
     }
     Ok(number as i32)
-}
-
-fn buffers<'t>(
-    view: View<'t>,
-    names: &mut Names<'t>,
-    program: &mut Program,
-    limits: &Limits,
-) -> Result<(), Fault> {
-    for (name, value) in declared(view)? {
-        let (kind, bytes) = kind_with(value, "bytes", &format!("buffer `{name}`"))?;
-        let bytes = bytes.map(|bytes| {
-            scalars::integer(bytes, 0, limits.buffer_bytes).map_err(|f| f.in_field("bytes"))
-        });
-        let size_bytes = bytes.transpose()?.unwrap_or(DEFAULT_BYTES);
-        let word = scalars::text(kind, "the kind of a buffer")?;
-        let memory = MEMORIES.find(word).ok_or_else(|| {
-            let what = format!("a kind for buffer `{name}`");
-            scalars::unknown(kind, &what, &MEMORIES.listed())
-        })?;
-        names.declare_buffer(program, name, memory, size_bytes, false);
-    }
-    Ok(())
-}
-
-fn events<'t>(
-    view: View<'t>,
-    names: &mut Names<'t>,
-    program: &mut Program,
-    limits: &Limits,
-) -> Result<(), Fault> {
-    for (name, value) in declared(view)? {
-        let text = scalars::text(value, "the kind of an event")?;
-        let device = text
-            .strip_prefix("dev")
-            .and_then(|number| device_number(number, limits));
-        if text != "no_timing" && device.is_none() {
-            let words = format!(
-                "`no_timing` or `devN` for device N, up to {}",
-                limits.device
-            );
-            return Err(scalars::unknown(
-                value,
-                &format!("a kind for event `{name}`"),
-                &words,
-            ));
-        }
-        names.declare_event(program, name, device.is_some(), device, false);
-    }
-    Ok(())
 }
 
 fn device_number(digits: &str, limits: &Limits) -> Option<DeviceId> {

@@ -5,8 +5,6 @@ use std::collections::HashSet;
 use crate::error::{Fault, shown};
 use crate::yaml::{Kind, View};
 
-use super::scalars::described;
-
 /// The keys and values of a mapping without duplicate keys.
 #[derive(Debug)]
 pub(crate) struct Record<'t> {
@@ -18,19 +16,13 @@ impl<'t> Record<'t> {
     /// Reads a mapping; `what` describes the expected value for messages.
     pub(crate) fn read(view: View<'t>, what: &str) -> Result<Self, Fault> {
         let Kind::Mapping(items) = view.kind() else {
-            return Err(Fault::new(
-                view.line(),
-                format!("{} is given where {what} is expected", described(view)),
-            ));
+            return Err(view.is_not(what));
         };
         let mut entries = Vec::with_capacity(items.len() / 2);
         let mut children = items.iter();
         while let (Some(key), Some(value)) = (children.next(), children.next()) {
             let Kind::Scalar(text, _) = key.kind() else {
-                return Err(Fault::new(
-                    key.line(),
-                    format!("{} is given where a key is expected", described(key)),
-                ));
+                return Err(key.is_not("a key"));
             };
             entries.push((text, value));
         }
@@ -39,11 +31,10 @@ impl<'t> Record<'t> {
             entries,
         };
         match record.twice() {
-            Some((key, again)) => Err(Fault::new(
-                again.line(),
-                "this key appears twice in one mapping; remove one",
-            )
-            .in_field(key)),
+            Some((key, again)) => {
+                let fault = again.fault("this key appears twice in one mapping; remove one");
+                Err(fault.in_field(key))
+            }
             None => Ok(record),
         }
     }
@@ -67,10 +58,27 @@ impl<'t> Record<'t> {
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<View<'t>> {
-        self.entries
-            .iter()
-            .find(|entry| entry.0 == key)
-            .map(|entry| entry.1)
+        let mut entries = self.entries.iter();
+        entries.find(|entry| entry.0 == key).map(|entry| entry.1)
+    }
+
+    /// Reads a key, if present, and names it in any error.
+    pub(crate) fn read_key<T>(
+        &self,
+        key: &str,
+        read: impl FnOnce(View<'t>) -> Result<T, Fault>,
+    ) -> Result<Option<T>, Fault> {
+        let read = self.get(key).map(read).transpose();
+        read.map_err(|fault| fault.in_field(key))
+    }
+
+    /// Returns the value of a key, or an error that says what is missing.
+    pub(crate) fn need(&self, key: &str, missing: impl Into<String>) -> Result<View<'t>, Fault> {
+        self.get(key).ok_or_else(|| self.fault(missing))
+    }
+
+    pub(crate) fn fault(&self, message: impl Into<String>) -> Fault {
+        Fault::new(self.line, message)
     }
 
     /// Returns an error for the first unknown key.
@@ -80,11 +88,10 @@ impl<'t> Record<'t> {
         remedy: impl Fn() -> String,
     ) -> Result<(), Fault> {
         match self.entries.iter().find(|&&(key, _)| !known(key)) {
-            Some((key, value)) => Err(Fault::new(
-                value.line(),
-                format!("`{}` is not known here; {}", shown(key), remedy()),
-            )
-            .in_field(key)),
+            Some((key, value)) => {
+                let message = format!("`{}` is not known here; {}", shown(key), remedy());
+                Err(value.fault(message).in_field(key))
+            }
             None => Ok(()),
         }
     }

@@ -3,36 +3,21 @@
 //! The format determines the type of a scalar, not YAML: where it expects a name, `on` is a name, and where it
 //! expects a number, a quoted `"1"` is not one.
 
-use crate::error::{Fault, shown};
+use crate::error::Fault;
 use crate::names::is_name;
 use crate::words::Words;
 use crate::yaml::{Items, Kind, View};
 
-/// Describes a value, for messages about a wrong type.
-pub(crate) fn described(view: View<'_>) -> String {
-    match view.kind() {
-        Kind::Scalar("", true) => "nothing".to_owned(),
-        Kind::Scalar(text, true) => format!("`{}`", shown(text)),
-        Kind::Scalar(text, false) => format!("the text \"{}\"", shown(text)),
-        Kind::Sequence(_) => "a list".to_owned(),
-        Kind::Mapping(_) => "a mapping".to_owned(),
-    }
-}
-
 pub(crate) fn text<'t>(view: View<'t>, wanted: &str) -> Result<&'t str, Fault> {
     match view.kind() {
         Kind::Scalar(text, _) => Ok(text),
-        _ => Err(Fault::new(
-            view.line(),
-            format!("{} is given where {wanted} is expected", described(view)),
-        )),
+        _ => Err(view.is_not(wanted)),
     }
 }
 
 /// Returns the error "`x` is not …; use …".
 pub(crate) fn unknown(view: View<'_>, what: &str, words: &str) -> Fault {
-    let found = described(view);
-    Fault::new(view.line(), format!("{found} is not {what}; use {words}"))
+    view.fault(format!("{view} is not {what}; use {words}"))
 }
 
 /// Reads one of the format's words for a type.
@@ -49,28 +34,22 @@ pub(crate) fn name(view: View<'_>) -> Result<&str, Fault> {
 
 /// Checks a name that may be part of a longer text.
 fn checked_name<'t>(name: &'t str, view: View<'t>) -> Result<&'t str, Fault> {
-    if is_name(name) {
-        return Ok(name);
-    }
-    Err(Fault::new(
-        view.line(),
-        format!(
-            "{} is not a name; use a letter, then letters, digits and `_`, 255 at most",
-            described(view)
-        ),
-    ))
+    is_name(name)
+        .then_some(name)
+        .ok_or_else(|| not_a_name(view))
+}
+
+fn not_a_name(view: View<'_>) -> Fault {
+    let what = "a name; use a letter, then letters, digits and `_`, 255 at most";
+    view.fault(format!("{view} is not {what}"))
 }
 
 pub(crate) fn list<'t>(view: View<'t>, of: &str) -> Result<Items<'t>, Fault> {
     match view.kind() {
         Kind::Sequence(items) => Ok(items),
-        _ => Err(Fault::new(
-            view.line(),
-            format!(
-                "{} is given where a list of {of} is expected; write it in brackets, `[…]`",
-                described(view)
-            ),
-        )),
+        _ => Err(view.fault(format!(
+            "{view} is given where a list of {of} is expected; write it in brackets, `[…]`"
+        ))),
     }
 }
 
@@ -85,10 +64,7 @@ pub(crate) fn boolean(view: View<'_>) -> Result<bool, Fault> {
     match view.kind() {
         Kind::Scalar("true" | "True" | "TRUE", true) => Ok(true),
         Kind::Scalar("false" | "False" | "FALSE", true) => Ok(false),
-        _ => Err(Fault::new(
-            view.line(),
-            format!("{} is neither `true` nor `false`", described(view)),
-        )),
+        _ => Err(view.fault(format!("{view} is neither `true` nor `false`"))),
     }
 }
 
@@ -105,17 +81,10 @@ pub(crate) fn signed(view: View<'_>, least: i128, most: i128) -> Result<i128, Fa
     };
     match written {
         Some(number) if (least..=most).contains(&number) => Ok(number),
-        Some(_) => Err(Fault::new(
-            view.line(),
-            format!("{} is not within {least} to {most}", described(view)),
-        )),
-        None => Err(Fault::new(
-            view.line(),
-            format!(
-                "{} is not a whole number; write digits, without quotes",
-                described(view)
-            ),
-        )),
+        Some(_) => Err(view.fault(format!("{view} is not within {least} to {most}"))),
+        None => Err(view.fault(format!(
+            "{view} is not a whole number; write digits, without quotes"
+        ))),
     }
 }
 
@@ -149,17 +118,12 @@ pub(crate) fn named_range(view: View<'_>) -> Result<NamedRange<'_>, Fault> {
     let range = bounds.and_then(|(low, high)| Some((offset(low)?, offset(high)?)));
     match range {
         Some((low, high)) if is_name(name) && low <= high => Ok((name, range)),
-        Some((low, high)) if is_name(name) => Err(Fault::new(
-            view.line(),
-            format!("the range {low}:{high} ends before it starts; write the lower byte first"),
-        )),
-        _ => Err(Fault::new(
-            view.line(),
-            format!(
-                "{} is not an access; write a buffer or a range of its bytes, as in \"A[0:64]\"",
-                described(view)
-            ),
-        )),
+        Some((low, high)) if is_name(name) => Err(view.fault(format!(
+            "the range {low}:{high} ends before it starts; write the lower byte first"
+        ))),
+        _ => Err(view.fault(format!(
+            "{view} is not an access; write a buffer or a range of its bytes, as in \"A[0:64]\""
+        ))),
     }
 }
 
