@@ -3,7 +3,9 @@
 
 use std::mem::discriminant;
 
-use sidestream::op::{Kind, Mode, Op};
+use sidestream::op::{EventId, Kind, Mode, Op};
+
+use crate::program::{Access, BufferRef, Fields, StreamRef};
 
 /// A field of an op.
 #[derive(Debug, Clone, Copy)]
@@ -12,29 +14,22 @@ pub(crate) struct Field {
     pub(crate) slot: Slot,
 }
 
-/// The type of a field, and where [`Fields`](crate::program::Fields) stores it.
+/// The type of a field, and its place in the fields of an op.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Slot {
-    Stream,
-    Source,
-    /// Streams of the pool, which the op declares.
-    PoolFirst,
-    PoolLast,
-    Event,
-    Later,
+    Stream(Place<Option<StreamRef>>),
+    /// A stream of the pool, which the op declares.
+    PoolStream(Place<Option<StreamRef>>),
+    Event(Place<Option<EventId>>),
     /// A flag, which the op declares.
     Raised,
     /// A flag that an earlier op raises.
     Awaited,
     Graph,
-    Buffer,
+    Buffer(Place<Option<BufferRef>>),
+    Access(Place<Vec<Access>>, Side),
     /// One access, or a list of them.
-    Read(Side),
-    Reads(Side),
-    Write(Side),
-    Writes(Side),
-    MayWrite,
-    Atomic,
+    Accesses(Place<Vec<Access>>, Side),
     SourceOrder,
     Compare,
     Over,
@@ -43,9 +38,9 @@ pub(crate) enum Slot {
         least: u64,
     },
     Yes,
-    MustAlias,
-    MustNotAlias,
 }
+
+type Place<T> = fn(&mut Fields) -> &mut T;
 
 /// Whether the device or the host makes an access.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -58,19 +53,24 @@ const fn field(key: &'static str, slot: Slot) -> Field {
     Field { key, slot }
 }
 
-const S: Field = field("s", Slot::Stream);
-const ST: Field = field("st", Slot::Stream);
-const SRC: Field = field("src", Slot::Source);
-const EV: Field = field("ev", Slot::Event);
-const R: Field = field("r", Slot::Reads(Side::Device));
-const W: Field = field("w", Slot::Writes(Side::Device));
-const MAY_WRITE: Field = field("may_write", Slot::MayWrite);
-const ATOMIC: Field = field("atomic", Slot::Atomic);
-const HOST_R: Field = field("r", Slot::Reads(Side::Host));
-const HOST_W: Field = field("w", Slot::Writes(Side::Host));
-const FROM: Field = field("from", Slot::Read(Side::Device));
-const TO: Field = field("to", Slot::Write(Side::Device));
-const BUF: Field = field("buf", Slot::Buffer);
+const READS: Place<Vec<Access>> = |of| &mut of.reads;
+const WRITES: Place<Vec<Access>> = |of| &mut of.writes;
+const S: Field = field("s", Slot::Stream(|of| &mut of.stream));
+const ST: Field = field("st", Slot::Stream(|of| &mut of.stream));
+const SRC: Field = field("src", Slot::Stream(|of| &mut of.source));
+const EV: Field = field("ev", Slot::Event(|of| &mut of.event));
+const R: Field = field("r", Slot::Accesses(READS, Side::Device));
+const W: Field = field("w", Slot::Accesses(WRITES, Side::Device));
+const MAY_WRITE: Field = field(
+    "may_write",
+    Slot::Accesses(|of| &mut of.may_write, Side::Device),
+);
+const ATOMIC: Field = field("atomic", Slot::Accesses(|of| &mut of.atomic, Side::Device));
+const HOST_R: Field = field("r", Slot::Accesses(READS, Side::Host));
+const HOST_W: Field = field("w", Slot::Accesses(WRITES, Side::Host));
+const FROM: Field = field("from", Slot::Access(READS, Side::Device));
+const TO: Field = field("to", Slot::Access(WRITES, Side::Device));
+const BUF: Field = field("buf", Slot::Buffer(|of| &mut of.buffer));
 const DEV: Field = field("dev", Slot::Device);
 const AT: Field = field("at", Slot::Raised);
 const VALUE: Field = field("value", Slot::Number { least: 0 });
@@ -159,16 +159,16 @@ verbs! {
     "Blocks the caller until a flag is raised."
     WaitFlag "wait_flag" [field("flag", Slot::Awaited)] [] => WaitFlag { flag }
     "The caller reads host or managed memory."
-    HostRead "host_read" [field("buf", Slot::Read(Side::Host))] [] => HostAccess {}
+    HostRead "host_read" [field("buf", Slot::Access(READS, Side::Host))] [] => HostAccess {}
     "The caller writes host or managed memory."
-    HostWrite "host_write" [field("buf", Slot::Write(Side::Host))] [] => HostAccess {}
+    HostWrite "host_write" [field("buf", Slot::Access(WRITES, Side::Host))] [] => HostAccess {}
     "The caching allocator hands out a buffer; without a stream, the cache of pinned memory does."
     Alloc "alloc" [BUF] [
         S,
         field("over", Slot::Over),
         field("after_events", Slot::Yes),
-        field("must_alias", Slot::MustAlias),
-        field("must_not_alias", Slot::MustNotAlias)
+        field("must_alias", Slot::Buffer(|of| &mut of.must_alias)),
+        field("must_not_alias", Slot::Buffer(|of| &mut of.must_not_alias))
     ] => Alloc { buffer, stream, saw_events_of }
     "Drops the last reference to a buffer of the caching allocator."
     Free "free" [BUF] [] => Free { buffer }
@@ -187,7 +187,7 @@ verbs! {
     "Makes pinned memory pageable again; the program may not rely on a wait."
     Unregister "unregister" [BUF] [] => HostUnregister {}
     "The time from event `a` to event `b`."
-    Elapsed "elapsed" [field("a", Slot::Event), field("b", Slot::Later)] [] => Elapsed { from, to }
+    Elapsed "elapsed" [field("a", Slot::Event(|of| &mut of.event)), field("b", Slot::Event(|of| &mut of.later))] [] => Elapsed { from, to }
     "From here on the event counts as never recorded."
     CreateEvent "create_event" [EV] [] => CreateEvent { event }
     "From here on the event counts as never recorded."
@@ -211,8 +211,8 @@ verbs! {
     "Asks the stream pool several times (runtime level)."
     PoolGet "pool_get" [
         field("count", Slot::Number { least: 1 }),
-        field("first", Slot::PoolFirst),
-        field("last", Slot::PoolLast)
+        field("first", Slot::PoolStream(|of| &mut of.stream)),
+        field("last", Slot::PoolStream(|of| &mut of.source))
     ] []
 }
 

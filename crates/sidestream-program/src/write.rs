@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use sidestream::check::{Severity, one_line};
-use sidestream::op::{DeviceId, EventId};
+use sidestream::op::DeviceId;
 
 use crate::expect::{Expect, Expected};
 use crate::names::DEFAULT_BYTES;
-use crate::program::{Access, BufferRef, Fields, Level, Op, Origin, Program, StreamRef};
+use crate::program::{Access, Fields, Level, Op, Origin, Program};
 use crate::verbs::Slot;
 use crate::words::{
     COMPARES, FAILURES, LEVELS, LINT_CODES, MEMORIES, RACE_KINDS, SOURCE_ORDERS, STREAM_KINDS,
@@ -43,8 +43,9 @@ pub fn written(program: &Program, op: &Op) -> String {
     let mut put = |key: &str, value: &str| {
         let _ = write!(text, ", {key}: {value}");
     };
+    let mut fields = op.fields.clone();
     for field in op.verb.fields() {
-        if let Some(value) = value(program, &op.fields, field.slot) {
+        if let Some(value) = value(program, &mut fields, field.slot) {
             put(field.key, &value);
         }
     }
@@ -58,44 +59,26 @@ pub fn written(program: &Program, op: &Op) -> String {
 }
 
 /// Returns the text of a field, if the op has it.
-fn value(program: &Program, fields: &Fields, slot: Slot) -> Option<String> {
-    let stream = |it: Option<StreamRef>| it.map(|it| program.streams[it.0 as usize].name.clone());
-    let event = |it: Option<EventId>| it.map(|it| program.events[it.0 as usize].name.clone());
-    let buffer = |it: Option<BufferRef>| it.map(|it| program.buffers[it.0 as usize].name.clone());
+fn value(program: &Program, fields: &mut Fields, slot: Slot) -> Option<String> {
     let access = |it: &Access| range_of(program, it);
-    let list = |all: &[Access]| (!all.is_empty()).then(|| format!("[{}]", joined(all, access)));
-    match slot {
-        Slot::Stream | Slot::PoolFirst => stream(fields.stream),
-        Slot::Source | Slot::PoolLast => stream(fields.source),
-        Slot::Event => event(fields.event),
-        Slot::Later => event(fields.later),
-        Slot::Raised | Slot::Awaited => {
-            let flag = fields.flag?;
-            Some(program.flags[flag.0 as usize].clone())
+    Some(match slot {
+        Slot::Stream(at) | Slot::PoolStream(at) => {
+            program.streams[(*at(fields))?.0 as usize].name.clone()
         }
-        Slot::Graph => {
-            let graph = fields.graph?;
-            Some(program.graphs[graph.0 as usize].clone())
-        }
-        Slot::Buffer => buffer(fields.buffer),
-        Slot::Read(_) => fields.reads.first().map(access),
-        Slot::Reads(_) => list(&fields.reads),
-        Slot::Write(_) => fields.writes.first().map(access),
-        Slot::Writes(_) => list(&fields.writes),
-        Slot::SourceOrder => {
-            let order = fields.source_order?;
-            Some(SOURCE_ORDERS.of(order).to_owned())
-        }
-        Slot::Compare => fields.compare.map(|it| COMPARES.of(it).to_owned()),
-        Slot::MayWrite => list(&fields.may_write),
-        Slot::Atomic => list(&fields.atomic),
-        Slot::Over => fields.over.as_ref().map(access),
-        Slot::Device => fields.device.map(|device| device.0.to_string()),
-        Slot::Number { .. } => fields.number.map(|number| number.to_string()),
-        Slot::Yes => fields.yes.then(|| "true".to_owned()),
-        Slot::MustAlias => buffer(fields.must_alias),
-        Slot::MustNotAlias => buffer(fields.must_not_alias),
-    }
+        Slot::Event(at) => program.events[(*at(fields))?.0 as usize].name.clone(),
+        Slot::Raised | Slot::Awaited => program.flags[fields.flag?.0 as usize].clone(),
+        Slot::Graph => program.graphs[fields.graph?.0 as usize].clone(),
+        Slot::Buffer(at) => program.buffers[(*at(fields))?.0 as usize].name.clone(),
+        Slot::Access(at, _) => access(at(fields).first()?),
+        Slot::Accesses(at, _) if at(fields).is_empty() => return None,
+        Slot::Accesses(at, _) => format!("[{}]", joined(at(fields), access)),
+        Slot::SourceOrder => SOURCE_ORDERS.of(fields.source_order?).to_owned(),
+        Slot::Compare => COMPARES.of(fields.compare?).to_owned(),
+        Slot::Over => access(fields.over.as_ref()?),
+        Slot::Device => fields.device?.0.to_string(),
+        Slot::Number { .. } => fields.number?.to_string(),
+        Slot::Yes => fields.yes.then(|| "true".to_owned())?,
+    })
 }
 
 fn range_of(program: &Program, access: &Access) -> String {

@@ -96,22 +96,15 @@ impl<'t, 'p> Reader<'t, 'p> {
         fields: &mut Fields,
     ) -> Result<(), Fault> {
         match slot {
-            Slot::Stream => fields.stream = Some(self.stream(view)?),
-            Slot::Source => fields.source = Some(self.stream(view)?),
-            Slot::PoolFirst => fields.stream = Some(self.pool_stream(view, thread)?),
-            Slot::PoolLast => fields.source = Some(self.pool_stream(view, thread)?),
-            Slot::Event => fields.event = Some(self.event(view)?),
-            Slot::Later => fields.later = Some(self.event(view)?),
+            Slot::Stream(at) => *at(fields) = Some(self.stream(view)?),
+            Slot::PoolStream(at) => *at(fields) = Some(self.pool_stream(view, thread)?),
+            Slot::Event(at) => *at(fields) = Some(self.event(view)?),
             Slot::Raised => fields.flag = Some(self.raised_flag(view)?),
             Slot::Awaited => fields.flag = Some(self.awaited_flag(view)?),
             Slot::Graph => fields.graph = Some(self.graph(view)?),
-            Slot::Buffer => fields.buffer = Some(self.buffer(view)?),
-            Slot::Read(side) => fields.reads.push(self.access(view, side)?),
-            Slot::Reads(side) => fields.reads = self.accesses(view, side)?,
-            Slot::Write(side) => fields.writes.push(self.access(view, side)?),
-            Slot::Writes(side) => fields.writes = self.accesses(view, side)?,
-            Slot::MayWrite => fields.may_write = self.accesses(view, Side::Device)?,
-            Slot::Atomic => fields.atomic = self.accesses(view, Side::Device)?,
+            Slot::Buffer(at) => *at(fields) = Some(self.buffer(view)?),
+            Slot::Access(at, side) => at(fields).push(self.access(view, side)?),
+            Slot::Accesses(at, side) => *at(fields) = self.accesses(view, side)?,
             Slot::SourceOrder => {
                 let order = scalars::word(view, &SOURCE_ORDERS, "an order")?;
                 fields.source_order = Some(order);
@@ -135,8 +128,6 @@ impl<'t, 'p> Reader<'t, 'p> {
                 fields.number = Some(scalars::integer(view, least, most)? as u32);
             }
             Slot::Yes => fields.yes = scalars::boolean(view)?,
-            Slot::MustAlias => fields.must_alias = Some(self.buffer(view)?),
-            Slot::MustNotAlias => fields.must_not_alias = Some(self.buffer(view)?),
         }
         Ok(())
     }
