@@ -176,16 +176,10 @@ impl<'a> Lowering<'a> {
         // A device has one legacy stream, however many names that stream has.
         let mut legacy: HashMap<DeviceId, StreamId> = HashMap::new();
         for decl in &program.streams {
+            let mut new = || lowering.new_stream(decl);
             let id = match decl.kind {
-                StreamKind::Legacy => match legacy.get(&decl.device) {
-                    Some(&known) => known,
-                    None => {
-                        let id = lowering.new_stream(decl);
-                        legacy.insert(decl.device, id);
-                        id
-                    }
-                },
-                _ => lowering.new_stream(decl),
+                StreamKind::Legacy => *legacy.entry(decl.device).or_insert_with(new),
+                _ => new(),
             };
             lowering.streams.push(id);
         }
@@ -222,17 +216,16 @@ impl<'a> Lowering<'a> {
 
     fn kind(&mut self, op: &crate::program::Op, accesses: &mut Accesses) -> Option<Kind> {
         let fields = &op.fields;
-        for &read in &fields.reads {
-            self.touch(read, Mode::Read, accesses);
-        }
-        for &write in &fields.writes {
-            self.touch(write, Mode::Write, accesses);
-        }
-        for &guess in &fields.may_write {
-            self.touch(guess, Mode::MayWrite, accesses);
-        }
-        for &atomic in &fields.atomic {
-            self.touch(atomic, Mode::Atomic, accesses);
+        let lists = [
+            (&fields.reads, Mode::Read),
+            (&fields.writes, Mode::Write),
+            (&fields.may_write, Mode::MayWrite),
+            (&fields.atomic, Mode::Atomic),
+        ];
+        for (list, mode) in lists {
+            for &access in list {
+                self.touch(access, mode, accesses);
+            }
         }
         let stream = fields.stream.map(|name| self.stream(name));
         if op.verb == Verb::Alloc {
@@ -294,11 +287,11 @@ impl<'a> Lowering<'a> {
                 let is_async = verb == Verb::MallocAsync;
                 self.buffers[fields.buffer?.0 as usize].stream_ordered = is_async;
                 if is_async {
-                    self.touch(whole(fields.buffer?), Mode::Write, accesses);
+                    self.touch(Access::whole(fields.buffer?), Mode::Write, accesses);
                 }
             }
             Verb::FreeAsync | Verb::CudaFree | Verb::FreePinned | Verb::Unregister => {
-                self.touch(whole(fields.buffer?), Mode::Write, accesses);
+                self.touch(Access::whole(fields.buffer?), Mode::Write, accesses);
             }
             Verb::CreateStream => self.create_stream(fields.stream?),
             _ => {}
@@ -428,12 +421,5 @@ impl<'a> Lowering<'a> {
 
     fn stream(&self, name: StreamRef) -> StreamId {
         self.streams[name.0 as usize]
-    }
-}
-
-fn whole(buffer: BufferRef) -> Access {
-    Access {
-        buffer,
-        range: None,
     }
 }

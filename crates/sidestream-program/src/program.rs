@@ -194,6 +194,14 @@ pub struct Access {
     pub range: Option<(u64, u64)>,
 }
 
+impl Access {
+    /// The use of a whole buffer.
+    pub(crate) fn whole(buffer: BufferRef) -> Access {
+        let range = None;
+        Access { buffer, range }
+    }
+}
+
 impl Program {
     /// Returns the stream with this name.
     pub fn stream(&self, name: &str) -> Option<StreamRef> {

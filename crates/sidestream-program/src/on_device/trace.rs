@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sidestream::device::Device;
 use sidestream::log::{Error, Reader, Record};
 use sidestream::op::{OpId, ThreadId};
-use sidestream::trace::{Trace, Waits, What};
+use sidestream::trace::{Call, Trace, Waits, What, Work};
 
 use super::OWN_STREAM;
 use super::plan::Plan;
@@ -42,22 +42,16 @@ fn number(span: &str) -> Option<usize> {
     span.split(' ').next()?.parse().ok()
 }
 
-/// Returns the trace of a recording, with the ops, names and threads of the program. Operations that no op has called
-/// are dropped.
+/// Gives the trace of a recording the ops, names and threads of the program. Operations that no op has called are
+/// dropped.
 pub(super) fn of_program(
-    recorded: Trace,
+    mut trace: Trace,
     called: &HashMap<OpId, usize>,
     plan: &Plan<'_>,
     devices: &[Device],
 ) -> Trace {
     let program = plan.program;
     let op_of = |op: OpId| called.get(&op).map(|&at| OpId(at as u32));
-    let mut trace = Trace {
-        threads: recorded.threads,
-        streams: recorded.streams,
-        devices: recorded.devices,
-        ..Trace::default()
-    };
     for device in &mut trace.devices {
         if let Some(opened) = devices.get(device.id.0 as usize) {
             device.name = opened.name().to_owned();
@@ -65,52 +59,49 @@ pub(super) fn of_program(
         }
     }
     trace.streams.retain(|stream| stream.name != OWN_STREAM);
-    for mut call in recorded.calls {
+    trace.spans.clear();
+    let (mut calls, mut work) = (Vec::<Call>::new(), Vec::<Work>::new());
+    for mut call in trace.calls {
         let Some(op) = op_of(call.op) else { continue };
         call.op = op;
         if let Some(Waits::Event { recorded_by }) = &mut call.waits {
             *recorded_by = recorded_by.and_then(op_of);
         }
         // An op with several calls is shown as one.
-        let before = trace
-            .calls
-            .iter_mut()
-            .rev()
-            .find(|c| c.thread == call.thread);
+        let before = calls.iter_mut().rev().find(|c| c.thread == call.thread);
         match before.filter(|before| before.op == op) {
             Some(before) => {
                 before.end_ns = before.end_ns.max(call.end_ns);
                 before.waits = before.waits.or(call.waits);
             }
-            None => trace.calls.push(call),
+            None => calls.push(call),
         }
     }
-    for mut work in recorded.work {
-        let Some(op) = op_of(work.op) else { continue };
-        if let What::Wait { recorded_by } = &mut work.what {
+    for mut one in trace.work {
+        let Some(op) = op_of(one.op) else { continue };
+        if let What::Wait { recorded_by } = &mut one.what {
             *recorded_by = recorded_by.and_then(op_of);
         }
-        let before = trace
-            .work
-            .iter_mut()
-            .rev()
-            .find(|w| w.stream == work.stream);
-        if let Some(before) = before.filter(|before| before.op == op && before.what == work.what) {
-            before.end_ns = before.end_ns.max(work.end_ns);
+        let before = work.iter_mut().rev().find(|w| w.stream == one.stream);
+        if let Some(before) = before.filter(|before| before.op == op && before.what == one.what) {
+            before.end_ns = before.end_ns.max(one.end_ns);
             continue;
         }
-        let name = program.name_of(op);
-        work.op = op;
-        work.label = format!("{} {name}", op.0);
-        work.name = name.to_owned();
-        trace.work.push(work);
+        one.op = op;
+        one.name = program.name_of(op).to_owned();
+        one.label = format!("{} {}", op.0, one.name);
+        work.push(one);
     }
     trace.threads.retain_mut(|thread| {
-        let call = trace.calls.iter().find(|call| call.thread == thread.id);
+        let call = calls.iter().find(|call| call.thread == thread.id);
         let Some(call) = call else { return false };
         let caller = program.ops[call.op.0 as usize].thread;
         thread.name.clone_from(&program.threads[caller.0 as usize]);
         true
     });
-    trace
+    Trace {
+        calls,
+        work,
+        ..trace
+    }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use sidestream::op::{
-    Access, BufferId, Class, DeviceId, EventId, GraphId, Kind, Memory, Mode, Named, Op, OpId,
-    StreamId, StreamKind, ThreadId,
+    Access, BufferId, Class, DeviceId, EventId, GraphId, Kind, Memory, Mode, Named, Op, StreamId,
+    StreamKind, ThreadId,
 };
 
 use super::Recorded;
@@ -19,17 +19,6 @@ use crate::verbs::Verb;
 pub struct Lifted {
     pub program: Program,
     pub origins: Vec<Option<Recorded>>,
-}
-
-impl Lifted {
-    /// Returns the places of two operations of the log in the program.
-    pub fn pair(&self, first: OpId, second: OpId) -> Option<(usize, usize)> {
-        let place = |op| {
-            let mut origins = self.origins.iter();
-            origins.position(|origin| origin.is_some_and(|origin| origin.op == op))
-        };
-        Some((place(first)?, place(second)?))
-    }
 }
 
 /// Converts the operations to a program. Returns `None` if the format cannot express one of the operations, or how they
@@ -146,34 +135,31 @@ impl Lift<'_> {
     /// Makes sure that a buffer owns its bytes: it is their first owner, or an `alloc` handed them to it.
     fn owned(&mut self, op: &Op, buffer: BufferId) -> Option<()> {
         let root = self.cut.buffers.get(buffer.0 as usize)?.root;
-        match self.owners.get(&root) {
-            None => {
-                self.owners.insert(root, buffer);
-                Some(())
-            }
-            Some(&owner) if owner == buffer => Some(()),
-            Some(&owner) if self.cut.unallocated == Some(buffer) => {
-                let stream = match op.kind.stream() {
-                    Some(stream) => Some(self.stream(stream)?),
-                    None => None,
-                };
-                let fields = self.alloc(buffer, stream, Some(owner), false)?;
-                self.put(op, Verb::Alloc, fields, None);
-                Some(())
-            }
-            Some(_) => None,
+        let owner = *self.owners.entry(root).or_insert(buffer);
+        if owner == buffer {
+            return Some(());
         }
+        if self.cut.unallocated != Some(buffer) {
+            return None;
+        }
+        let fields = self.alloc(buffer, op.kind.stream(), Some(owner), false)?;
+        self.put(op, Verb::Alloc, fields, None);
+        Some(())
     }
 
     /// Returns the fields of an allocation, on the bytes of an earlier buffer if there is one.
     fn alloc(
         &mut self,
         buffer: BufferId,
-        stream: Option<StreamRef>,
+        stream: Option<StreamId>,
         over: Option<BufferId>,
         saw_events: bool,
     ) -> Option<Fields> {
         let root = self.cut.buffers.get(buffer.0 as usize)?.root;
+        let stream = match stream {
+            Some(stream) => Some(self.stream(stream)?),
+            None => None,
+        };
         let below = match over {
             Some(over) => Some(self.buffer(over)?),
             None => None,
@@ -185,7 +171,7 @@ impl Lift<'_> {
         Some(Fields {
             buffer: Some(named),
             stream,
-            over: below.map(whole),
+            over: below.map(program::Access::whole),
             yes: looked && below.is_some(),
             ..Fields::default()
         })
@@ -199,7 +185,11 @@ impl Lift<'_> {
             saw_events_of,
         } = op.kind
         {
-            return Some((verb, self.handed_out(buffer, stream, saw_events_of)?));
+            let root = self.cut.buffers.get(buffer.0 as usize)?.root;
+            let known = saw_events_of.filter(|of| self.buffers.contains_key(of));
+            let over = known.or(self.owners.get(&root).copied());
+            let saw = saw_events_of.is_some() && saw_events_of == over;
+            return Some((verb, self.alloc(buffer, stream, over, saw)?));
         }
         let mut fields = self.named(op.kind)?;
         match op.kind.class() {
@@ -255,26 +245,6 @@ impl Lift<'_> {
         };
         kind.each_named(|named| name(named).ok_or(())).ok()?;
         Some(fields)
-    }
-
-    /// Returns the fields of an allocation by the caching allocator.
-    fn handed_out(
-        &mut self,
-        buffer: BufferId,
-        stream: Option<StreamId>,
-        saw_events_of: Option<BufferId>,
-    ) -> Option<Fields> {
-        let stream = match stream {
-            Some(stream) => Some(self.stream(stream)?),
-            None => None,
-        };
-        let root = self.cut.buffers.get(buffer.0 as usize)?.root;
-        let owner = self.owners.get(&root).copied();
-        let over = saw_events_of
-            .filter(|of| self.buffers.contains_key(of))
-            .or(owner);
-        let saw = saw_events_of.is_some() && saw_events_of == over;
-        self.alloc(buffer, stream, over, saw)
     }
 
     /// Fills in both sides of a copy, of which the race has only one.
@@ -434,11 +404,4 @@ fn free_name(given: Option<String>, start: &str, is_free: impl Fn(&str) -> bool)
     let numbered = (1..).map(|n: u32| format!("{start}{n}"));
     let mut names = given.into_iter().chain(numbered);
     names.find(|name| is_free(name)).unwrap_or_default()
-}
-
-fn whole(buffer: BufferRef) -> program::Access {
-    program::Access {
-        buffer,
-        range: None,
-    }
 }

@@ -126,7 +126,7 @@ pub fn reduce(
         let lifted = |context: &[usize]| {
             let ops = cut.with(context, &first, &second);
             let lifted = lift::lift(&ops, &cut)?;
-            let pair = lifted.pair(race.first, race.second)?;
+            let pair = places(&lifted.origins, race)?;
             let checked = check(&lifted.program);
             find(&checked.report, pair).filter(|race| Face::of(race) == face)?;
             Some(lifted)
@@ -176,6 +176,15 @@ fn chosen(report: &Report, asked: Option<Pair>) -> Result<Option<&Race>, CannotR
     Ok(error.or_else(|| shown().next()))
 }
 
+/// Returns the places of a race's two operations in the program that was made of them.
+fn places(origins: &[Option<Recorded>], race: &Race) -> Option<(usize, usize)> {
+    let place = |op| {
+        let mut origins = origins.iter();
+        origins.position(|origin| origin.is_some_and(|origin| origin.op == op))
+    };
+    Some((place(race.first)?, place(race.second)?))
+}
+
 fn find(report: &Report, (first, second): (usize, usize)) -> Option<&Race> {
     let mut races = report.races.iter();
     races.find(|race| (race.first.0 as usize, race.second.0 as usize) == (first, second))
@@ -217,20 +226,14 @@ impl Face {
 impl Reduced {
     /// Writes the expected race into the program, and checks the text as a reader will read it.
     fn state(&mut self, race: &Race) -> Result<(), CannotReduce> {
-        let place = |op: OpId| {
-            let mut origins = self.origins.iter();
-            origins.position(|origin| origin.is_some_and(|origin| origin.op == op))
-        };
-        let (Some(first), Some(second)) = (place(race.first), place(race.second)) else {
-            return Err(CannotReduce::Unsayable);
-        };
+        let pair = places(&self.origins, race).ok_or(CannotReduce::Unsayable)?;
         let checked = check(&self.program);
-        let found = find(&checked.report, (first, second)).ok_or(CannotReduce::Unsayable)?;
+        let found = find(&checked.report, pair).ok_or(CannotReduce::Unsayable)?;
         let must = MustPair {
             kind: found.kind,
             buffer: found.buffer.map(|buffer| checked.names.buffer(buffer)),
-            first,
-            second,
+            first: pair.0,
+            second: pair.1,
         };
         let lints = checked.report.lints.iter().map(|lint| lint.code);
         let lints: std::collections::BTreeSet<_> = lints.collect();
