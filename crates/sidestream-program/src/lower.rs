@@ -96,6 +96,15 @@ impl Lowered {
         self.commands.iter().filter_map(Command::op)
     }
 
+    /// Returns the number of bytes in memory of some kinds.
+    pub(crate) fn own_bytes(&self, of: impl Fn(Memory) -> bool) -> u64 {
+        let own = self
+            .buffers
+            .iter()
+            .filter(|b| b.over.is_none() && of(b.memory));
+        own.map(|b| b.size_bytes).fold(0, u64::saturating_add)
+    }
+
     /// Returns the device of a stream.
     pub(crate) fn device_of(&self, stream: StreamId) -> DeviceId {
         self.streams[stream.0 as usize].device

@@ -142,13 +142,7 @@ pub fn run_connected(
 }
 
 fn fits(lowered: &Lowered, profile: &Profile) -> Result<(), CannotRun> {
-    let on_device = |b: &&crate::lower::Buffer| !b.memory.is_host() && b.over.is_none();
-    let sizes = lowered
-        .buffers
-        .iter()
-        .filter(on_device)
-        .map(|b| b.size_bytes);
-    let wanted_bytes = sizes.fold(0u64, u64::saturating_add);
+    let wanted_bytes = lowered.own_bytes(|memory| !memory.is_host());
     let memory_bytes = profile.memory_bytes();
     if wanted_bytes > memory_bytes {
         return Err(CannotRun::DeviceMemory {

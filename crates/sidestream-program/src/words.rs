@@ -31,83 +31,37 @@ impl<T: Copy> Words<T> {
 
     /// Returns "`nb`, `blk`, `legacy` or `ptds`": the valid words, for a message.
     pub(crate) fn listed(&self) -> String {
-        let mut text = String::new();
-        for (at, &kind) in self.all.iter().enumerate() {
-            if at > 0 {
-                text.push_str(if at + 1 == self.all.len() {
-                    " or "
-                } else {
-                    ", "
-                });
-            }
-            text.push('`');
-            text.push_str(self.of(kind));
-            text.push('`');
+        let words: Vec<String> = self
+            .all
+            .iter()
+            .map(|&kind| format!("`{}`", self.of(kind)))
+            .collect();
+        match words.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+            _ => words.concat(),
         }
-        text
     }
 }
 
-pub(crate) static LEVELS: Words<Level> = Words {
-    all: &[Level::Checker, Level::Runtime],
-    word_of: |level| match level {
-        Level::Checker => "checker",
-        Level::Runtime => "runtime",
-    },
-};
+/// A table for each type whose words only the format has, with a word for each kind.
+macro_rules! words {
+    ($($table:ident: $type:ident { $($kind:ident $word:literal),* })*) => {$(
+        pub(crate) static $table: Words<$type> = Words {
+            all: &[$($type::$kind),*],
+            word_of: |kind| match kind {
+                $($type::$kind => $word),*
+            },
+        };
+    )*};
+}
 
-pub(crate) static STREAM_KINDS: Words<StreamKind> = Words {
-    all: &[
-        StreamKind::NonBlocking,
-        StreamKind::Blocking,
-        StreamKind::Legacy,
-        StreamKind::PerThread,
-    ],
-    word_of: |kind| match kind {
-        StreamKind::NonBlocking => "nb",
-        StreamKind::Blocking => "blk",
-        StreamKind::Legacy => "legacy",
-        StreamKind::PerThread => "ptds",
-    },
-};
-
-pub(crate) static SOURCE_ORDERS: Words<SourceOrder> = Words {
-    all: &[
-        SourceOrder::Stream,
-        SourceOrder::DuringCall,
-        SourceOrder::Any,
-    ],
-    word_of: |order| match order {
-        SourceOrder::Stream => "stream",
-        SourceOrder::DuringCall => "during_call",
-        SourceOrder::Any => "any",
-    },
-};
-
-pub(crate) static COMPARES: Words<Compare> = Words {
-    all: &[Compare::AtLeast, Compare::Equal, Compare::And, Compare::Nor],
-    word_of: |compare| match compare {
-        Compare::AtLeast => "geq",
-        Compare::Equal => "eq",
-        Compare::And => "and",
-        Compare::Nor => "nor",
-    },
-};
-
-pub(crate) static MEMORIES: Words<Memory> = Words {
-    all: &[
-        Memory::Device,
-        Memory::Pinned,
-        Memory::Pageable,
-        Memory::Managed,
-    ],
-    word_of: |memory| match memory {
-        Memory::Device => "dev",
-        Memory::Pinned => "pinned",
-        Memory::Pageable => "pageable",
-        Memory::Managed => "managed",
-    },
-};
+words! {
+    LEVELS: Level { Checker "checker", Runtime "runtime" }
+    STREAM_KINDS: StreamKind { NonBlocking "nb", Blocking "blk", Legacy "legacy", PerThread "ptds" }
+    SOURCE_ORDERS: SourceOrder { Stream "stream", DuringCall "during_call", Any "any" }
+    COMPARES: Compare { AtLeast "geq", Equal "eq", And "and", Nor "nor" }
+    MEMORIES: Memory { Device "dev", Pinned "pinned", Pageable "pageable", Managed "managed" }
+}
 
 pub(crate) static SEVERITIES: Words<Severity> = Words {
     all: &[Severity::Warn, Severity::Error],

@@ -139,12 +139,7 @@ impl<'a> Plan<'a> {
             ));
         }
         let lowered = usual.lowered;
-        let own = lowered
-            .buffers
-            .iter()
-            .filter(|buffer| buffer.over.is_none());
-        let sizes = own.map(|buffer| buffer.size_bytes);
-        let bytes = sizes.fold(0, u64::saturating_add);
+        let bytes = lowered.own_bytes(|_| true);
         if bytes > MEMORY_BYTES {
             return Err(whole(format!(
                 "its buffers take {bytes} bytes in total, and the simulated GPU with which a device is compared keeps at \
@@ -286,9 +281,7 @@ impl Planning<'_> {
     fn next_use(&self, at: usize, name: BufferRef) -> Option<BufferId> {
         let lowered = &self.plan.lowered;
         let later = lowered.commands[at + 1..].iter().filter_map(Command::op);
-        let mut touched = later
-            .flat_map(|op| &op.accesses)
-            .map(|access| access.buffer);
+        let mut touched = later.flat_map(|op| op.accesses.iter().map(|access| access.buffer));
         touched.find(|buffer| lowered.buffers[buffer.0 as usize].name == name)
     }
 
@@ -335,12 +328,9 @@ impl Planning<'_> {
                 self.ends(at, op, device)?;
             }
             Kind::SetDevice { device } => self.current[op.thread.0 as usize] = device,
-            Kind::DependentKernel { .. }
-            | Kind::CopyBatch { .. }
-            | Kind::WriteValue { .. }
-            | Kind::WaitValue { .. }
-            | Kind::WaitOutside { .. }
-            | Kind::HostUnregister => return Err("a run cannot make this call".into()),
+            Kind::WriteValue { .. } | Kind::WaitValue { .. } | Kind::WaitOutside { .. } => {
+                return Err("a run cannot make this call".into());
+            }
             Kind::CopyPeer { .. } => {
                 return Err("it copies between two devices, which a run cannot do".into());
             }
@@ -370,10 +360,8 @@ impl Planning<'_> {
             }
             Kind::Free { buffer } => self.held.entry(buffer).or_default().0 = Some(at),
             Kind::CreateStream { stream } | Kind::DestroyStream { stream } => {
-                if self.plan.lowered.streams[stream.0 as usize]
-                    .kind
-                    .is_default()
-                {
+                let declared = &self.plan.lowered.streams[stream.0 as usize];
+                if declared.kind.is_default() {
                     return Err("a default stream always exists".into());
                 }
                 if let Kind::DestroyStream { .. } = op.kind {
@@ -387,7 +375,7 @@ impl Planning<'_> {
                 | Class::Query(_)
                 | Class::Make
                 | Class::Told => {}
-                _ => return Err("no run on a device makes it".into()),
+                _ => return Err("a run cannot make this call".into()),
             },
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Reads one op: its verb, and the values of its fields.
 
 use sidestream::error::closest;
-use sidestream::op::{DeviceId, EventId, FlagId, GraphId, Memory, StreamKind, ThreadId};
+use sidestream::op::{DeviceId, FlagId, Memory, StreamKind, ThreadId};
 
 use crate::error::{Fault, shown};
 use crate::limits::Limits;
@@ -98,10 +98,16 @@ impl<'t, 'p> Reader<'t, 'p> {
         match slot {
             Slot::Stream(at) => *at(fields) = Some(self.stream(view)?),
             Slot::PoolStream(at) => *at(fields) = Some(self.pool_stream(view, thread)?),
-            Slot::Event(at) => *at(fields) = Some(self.event(view)?),
-            Slot::Raised => fields.flag = Some(self.raised_flag(view)?),
+            Slot::Event(at) => {
+                *at(fields) = Some(self.names.event(self.program, scalars::name(view)?));
+            }
+            Slot::Raised => {
+                fields.flag = Some(self.names.flag(self.program, scalars::name(view)?));
+            }
             Slot::Awaited => fields.flag = Some(self.awaited_flag(view)?),
-            Slot::Graph => fields.graph = Some(self.graph(view)?),
+            Slot::Graph => {
+                fields.graph = Some(self.names.graph(self.program, scalars::name(view)?));
+            }
             Slot::Buffer(at) => *at(fields) = Some(self.buffer(view)?),
             Slot::Access(at, side) => at(fields).push(self.access(view, side)?),
             Slot::Accesses(at, side) => *at(fields) = self.accesses(view, side)?,
@@ -176,18 +182,6 @@ impl<'t, 'p> Reader<'t, 'p> {
             self.devices.resize(at + 1, DeviceId(0));
         }
         &mut self.devices[at]
-    }
-
-    fn event(&mut self, view: View<'t>) -> Result<EventId, Fault> {
-        Ok(self.names.event(self.program, scalars::name(view)?))
-    }
-
-    fn graph(&mut self, view: View<'t>) -> Result<GraphId, Fault> {
-        Ok(self.names.graph(self.program, scalars::name(view)?))
-    }
-
-    fn raised_flag(&mut self, view: View<'t>) -> Result<FlagId, Fault> {
-        Ok(self.names.flag(self.program, scalars::name(view)?))
     }
 
     fn awaited_flag(&self, view: View<'t>) -> Result<FlagId, Fault> {
