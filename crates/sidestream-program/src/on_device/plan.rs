@@ -1,6 +1,6 @@
 //! Decides whether a program can run on a device, and computes what the run needs to know beforehand.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use sidestream::engine::Profile;
@@ -30,7 +30,7 @@ pub struct Plan<'a> {
     /// By op: the needs of the op besides its fields.
     pub(super) needs: Vec<Needs>,
     /// By per-thread stream: its thread.
-    pub(super) owners: HashMap<StreamId, ThreadId>,
+    pub(super) owners: BTreeMap<StreamId, ThreadId>,
 }
 
 /// Memory that is allocated once and freed once.
@@ -169,7 +169,7 @@ impl<'a> Plan<'a> {
                 places,
                 blocks,
                 needs,
-                owners: HashMap::new(),
+                owners: BTreeMap::new(),
             },
         };
         planning.look()?;
@@ -286,8 +286,11 @@ impl Planning<'_> {
     }
 
     fn op(&mut self, at: usize, op: &Op) -> Result<(), String> {
-        let device = self.runs_on(op);
-        self.is_own(op)?;
+        let device = match op.kind.stream() {
+            Some(stream) => self.plan.lowered.device_of(stream),
+            None => self.current[op.thread.0 as usize],
+        };
+        self.own_streams(op.thread, streams(&op.kind).into_iter().flatten())?;
         match op.kind {
             Kind::Kernel { .. } | Kind::GraphLaunch { .. } => {
                 if op.accesses.len() > MIX_PIECES {
@@ -345,7 +348,7 @@ impl Planning<'_> {
                 let freed = saw_events_of.and_then(|earlier| self.held.get(&earlier));
                 if let Some((Some(freed), streams)) = freed.cloned() {
                     let freeing = self.plan.program.ops[freed].thread;
-                    self.own_streams(freeing, &streams)?;
+                    self.own_streams(freeing, streams.iter().copied())?;
                     self.plan.needs[freed].marks = streams;
                     self.plan.needs[at].sees = Some(freed);
                 }
@@ -381,22 +384,13 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// Returns the device of the op's stream or thread.
-    fn runs_on(&self, op: &Op) -> DeviceId {
-        match op.kind.stream() {
-            Some(stream) => self.plan.lowered.device_of(stream),
-            None => self.current[op.thread.0 as usize],
-        }
-    }
-
     /// Checks per-thread streams: CUDA has one for each thread and device, and other threads cannot name it.
-    fn is_own(&mut self, op: &Op) -> Result<(), String> {
-        let named = streams(&op.kind).into_iter().flatten();
-        self.own_streams(op.thread, &named.collect::<Vec<_>>())
-    }
-
-    fn own_streams(&mut self, thread: ThreadId, named: &[StreamId]) -> Result<(), String> {
-        for &stream in named {
+    fn own_streams(
+        &mut self,
+        thread: ThreadId,
+        named: impl Iterator<Item = StreamId>,
+    ) -> Result<(), String> {
+        for stream in named {
             let declared = &self.plan.lowered.streams[stream.0 as usize];
             if self.destroyed.contains(&stream) {
                 return Err(format!("`{}` was destroyed before", declared.name));
@@ -404,11 +398,11 @@ impl Planning<'_> {
             if declared.kind != StreamKind::PerThread {
                 continue;
             }
-            let others = self.plan.owners.iter().find(|&(&known, &owner)| {
+            let has_another = self.plan.owners.iter().any(|(&known, &owner)| {
                 let device = self.plan.lowered.device_of(known);
                 known != stream && owner == thread && device == declared.device
             });
-            if others.is_some() {
+            if has_another {
                 return Err(format!(
                     "`{}` is the second per-thread stream of its thread, which has one",
                     declared.name
@@ -425,11 +419,9 @@ impl Planning<'_> {
     }
 
     fn is_something(&self, op: &Op) -> Result<(), String> {
-        if op.accesses.iter().any(|access| access.len_bytes() > 0) {
-            Ok(())
-        } else {
-            Err("it touches no byte, which the driver does not accept".into())
-        }
+        let is_something = op.accesses.iter().any(|access| access.len_bytes() > 0);
+        let why = "it touches no byte, which the driver does not accept";
+        is_something.then_some(()).ok_or_else(|| why.into())
     }
 
     /// Checks that the memory that an op touches exists, and that work on the device can reach it.

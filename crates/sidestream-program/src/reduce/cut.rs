@@ -146,10 +146,8 @@ impl<'a> Cut<'a> {
         let is_of =
             |buffer: Option<BufferId>| move |access: &&Access| Some(access.buffer) == buffer;
         let (first, second) = (&self.first, &self.second);
-        let of_times = race
-            .buffer
-            .is_none()
-            .then(|| (with(first, None), with(second, None)));
+        let is_of_times = race.buffer.is_none();
+        let of_times = is_of_times.then(|| (with(first, None), with(second, None)));
         let these = second.accesses.iter().filter(is_of(second_buffer));
         let pairs = these.flat_map(move |b| {
             let those = first.accesses.iter().filter(is_of(first_buffer));
@@ -205,23 +203,14 @@ struct Of {
 impl Of {
     fn new(race: &Race, second: &Kind, both: [&Op; 2]) -> Of {
         let mut buffers: Vec<BufferId> = race.buffer.into_iter().collect();
-        buffers.extend(
-            race.handed_on
-                .map(|on| on.from)
-                .filter(|from| Some(*from) != race.buffer),
-        );
+        let from = race.handed_on.map(|on| on.from);
+        buffers.extend(from.filter(|from| !buffers.contains(from)));
         let events = match *second {
             Kind::Elapsed { from, to } => vec![from, to],
             _ => Vec::new(),
         };
-        let ends = |op: &&Op| {
-            matches!(
-                op.kind,
-                Kind::CudaFree {
-                    stream_ordered: true
-                }
-            )
-        };
+        let stream_ordered = true;
+        let ends = |op: &&Op| op.kind == Kind::CudaFree { stream_ordered };
         Of {
             buffers,
             events,
@@ -232,18 +221,14 @@ impl Of {
 
     /// Returns whether a call may affect the memory, the events or the devices of the two calls.
     fn needs(&self, op: &Op) -> bool {
+        let is_ours = |buffer: BufferId| self.buffers.contains(&buffer);
         match op.kind {
             Kind::Alloc {
                 buffer,
                 saw_events_of,
                 ..
-            } => {
-                self.buffers.contains(&buffer)
-                    || saw_events_of.is_some_and(|of| self.buffers.contains(&of))
-            }
-            Kind::Free { buffer } | Kind::RecordStream { buffer, .. } => {
-                self.buffers.contains(&buffer)
-            }
+            } => is_ours(buffer) || saw_events_of.is_some_and(is_ours),
+            Kind::Free { buffer } | Kind::RecordStream { buffer, .. } => is_ours(buffer),
             Kind::Record { event, .. } | Kind::CreateEvent { event } => {
                 self.events.contains(&event)
             }
@@ -256,11 +241,7 @@ impl Of {
             | Kind::QueryStream { done: true, .. } => !self.events.is_empty(),
             Kind::SetDevice { .. } => self.threads.contains(&op.thread),
             Kind::MallocAsync { .. } => {
-                self.from
-                    && op
-                        .accesses
-                        .iter()
-                        .any(|access| self.buffers.contains(&access.buffer))
+                self.from && op.accesses.iter().any(|access| is_ours(access.buffer))
             }
             _ => false,
         }
