@@ -90,3 +90,32 @@ ops:
         ["what op 4 reads", "`C` at the end", "`H` at the end"]
     );
 }
+
+#[test]
+fn each_host_thread_of_the_program_is_one_of_the_trace() {
+    let text = "\
+name: threads
+ops:
+- {do: memset_async, s: s1, to: A}
+- {do: sync_stream, st: s1}
+- {do: memset_async, s: s2, to: B, t: worker}
+- {do: sync_stream, st: s2, t: worker}
+- {do: memset_async, s: s1, to: C, t: other}
+";
+    let program = program(text);
+    let plan = Plan::of(&program).unwrap();
+    for _ in 0..50 {
+        let trace = ran(&plan, Schedule::InOrder).trace;
+        let called = |call: &sidestream::trace::Call| {
+            let mut threads = trace.threads.iter();
+            let thread = threads.find(|thread| thread.id == call.thread).unwrap();
+            (call.op.0, thread.name.clone())
+        };
+        let mut called: Vec<_> = trace.calls.iter().map(called).collect();
+        // In the log, a call that blocks may come after the next call of another thread.
+        called.sort();
+        let callers = ["t0", "t0", "worker", "worker", "other"];
+        let wanted = (0..).zip(callers.map(str::to_owned));
+        assert_eq!(called, wanted.collect::<Vec<_>>());
+    }
+}

@@ -264,18 +264,23 @@ impl Machine<'_> {
             }
             drop(span);
         }
+        // A thread that has ended gives its number in the log to the next one that begins.
+        let ops = self.plan.program.ops.len();
+        self.turns.wait_while(&mut self.turn.lock(), |turn| {
+            turn.next < ops && turn.failed.is_none()
+        });
     }
 }
 
-/// Ends the run if its thread panics, so that the other threads do not wait for its turn.
+/// Wakes the threads that wait for the turn of one that has ended, and ends the run if it panicked.
 struct EndsRun<'m, 'p>(&'m Machine<'p>);
 
 impl Drop for EndsRun<'_, '_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.turn.lock().next = usize::MAX;
-            self.0.turns.notify_all();
         }
+        self.0.turns.notify_all();
     }
 }
 
