@@ -118,17 +118,15 @@ fn write_program(
             format!("[{}]", joined(&program.rules, u32::to_string)),
         );
     }
-    let streams = declared_streams(program);
-    if !streams.is_empty() {
-        line("streams", format!("{{{}}}", streams.join(", ")));
-    }
-    let buffers = declared_buffers(program);
-    if !buffers.is_empty() {
-        line("buffers", format!("{{{}}}", buffers.join(", ")));
-    }
-    let events = declared_events(program);
-    if !events.is_empty() {
-        line("events", format!("{{{}}}", events.join(", ")));
+    let declared = [
+        ("streams", declared_streams(program)),
+        ("buffers", declared_buffers(program)),
+        ("events", declared_events(program)),
+    ];
+    for (key, entries) in declared {
+        if !entries.is_empty() {
+            line(key, format!("{{{}}}", entries.join(", ")));
+        }
     }
     if program.ops.is_empty() {
         line("ops", "[]".to_owned());

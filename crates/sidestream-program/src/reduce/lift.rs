@@ -294,9 +294,8 @@ impl Lift<'_> {
         let given = called.map_or(&stream.name, |(_, name)| name);
         let is_plain = stream.kind == StreamKind::NonBlocking && stream.device == DeviceId(0);
         let start = if is_plain { "s" } else { "stream" };
-        let name = free_name(as_name(given), start, |name| {
-            self.program.streams.iter().all(|s| s.name != name)
-        });
+        let is_free = |name: &str| self.program.stream(name).is_none();
+        let name = free_name(as_name(given), start, is_free);
         let origin = if is_plain && is_implicit_stream(&name) {
             Origin::Implicit
         } else {
@@ -352,7 +351,7 @@ impl Lift<'_> {
     }
 
     fn is_free(&self, name: &str) -> bool {
-        self.program.buffers.iter().all(|b| b.name != name)
+        self.program.buffer(name).is_none()
     }
 
     fn event(&mut self, id: EventId) -> Option<EventId> {
