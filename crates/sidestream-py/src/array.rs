@@ -53,10 +53,6 @@ impl Held {
         &self.lease
     }
 
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
     /// The CUDA ordinal of the device.
     pub fn ordinal(&self) -> Option<u32> {
         devices::ordinal(&self.device)

@@ -42,7 +42,7 @@ mod _sidestream {
         event::Event,
         failure::{DeviceError, ProgramError, RaceError, TraceError},
         fetch::{Outbox, Posted},
-        prefetch::{Lease, Ring, Ticket, cached_bytes, empty_cache},
+        prefetch::{Ring, Ticket, cached_bytes, empty_cache},
         program::{check_program, explored},
         stream::Stream,
         timeline::Timeline,

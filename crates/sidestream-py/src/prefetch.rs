@@ -32,14 +32,7 @@ pub struct Ring {
 pub struct Ticket {
     ticket: prefetch::Ticket,
     device: Device,
-    metas: Arc<[Meta]>,
-}
-
-/// A batch on the device, from which arrays are made.
-#[pyclass(module = "sidestream._sidestream", frozen)]
-pub struct Lease {
-    held: Arc<Held>,
-    metas: Arc<[Meta]>,
+    metas: Vec<Meta>,
 }
 
 /// The type and shape of one part.
@@ -145,7 +138,7 @@ impl Ring {
         Ok(ticket.map(|ticket| Ticket {
             ticket,
             device: self.device.clone(),
-            metas: metas.into(),
+            metas,
         }))
     }
 
@@ -191,29 +184,20 @@ impl Ticket {
             .map_err(of_runtime)
     }
 
-    /// Makes the batch valid for work on this stream, which waits for the copy.
-    fn hand_over(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<Lease> {
-        let stream = stream_of(&self.device, stream)?;
-        let lease = py.detach(|| self.ticket.hand_over(&stream));
-        let held = Held::new(lease.map_err(of_runtime)?, &self.device, stream);
-        let metas = Arc::clone(&self.metas);
-        Ok(Lease { held, metas })
-    }
-}
-
-#[pymethods]
-impl Lease {
-    /// Exports the parts as tensors of another library, each made by `importer` from a capsule. Parts whose type
-    /// DLPack cannot express are exported as bytes, in one dimension; the second list has their indices, types and
-    /// shapes.
+    /// Makes the batch valid for work on this stream, which waits for the copy, and exports its parts as tensors of
+    /// another library, each made by `importer` from a capsule. Parts whose type DLPack cannot express are exported as
+    /// bytes, in one dimension; the second list has their indices, types and shapes. The last value is the address of
+    /// the batch's memory; no other live batch has the same address.
     fn tensors<'py>(
         &self,
         py: Python<'py>,
+        stream: &Bound<'_, PyAny>,
         importer: &Bound<'py, PyAny>,
-    ) -> PyResult<(Bound<'py, PyList>, Vec<Odd>)> {
+    ) -> PyResult<(Bound<'py, PyList>, Vec<Odd>, u64)> {
+        let held = self.hand_over(py, stream, false)?;
         let (tensors, mut odd) = (PyList::empty(py), Vec::new());
         for (leaf, meta) in self.metas.iter().enumerate() {
-            let region = self.held.lease().leaf(leaf);
+            let region = held.lease().leaf(leaf);
             let bytes = [region.size_bytes() as i64];
             let (dtype, shape) = match DataType::named(&meta.name) {
                 Some(dtype) => (dtype, &meta.shape[..]),
@@ -223,34 +207,46 @@ impl Lease {
                 }
             };
             let address = region.address();
-            let capsule = dlpack::capsule(py, &self.held, address, dtype, shape, Form::Legacy)?;
+            let capsule = dlpack::capsule(py, &held, address, dtype, shape, Form::Legacy)?;
             tensors.append(importer.call1((capsule,))?)?;
         }
-        Ok((tensors, odd))
+        Ok((tensors, odd, held.lease().address().0))
     }
 
-    /// The address of the batch's memory; no other live batch has the same address.
-    fn address(&self) -> u64 {
-        self.held.lease().address().0
-    }
-
-    /// The parts as `DeviceArray` objects.
-    fn arrays(&self) -> Vec<DeviceArray> {
+    /// Makes the batch, or a copy of it in separate memory, valid for work on this stream, which waits for the copy, and
+    /// returns its parts.
+    fn arrays(
+        &self,
+        py: Python<'_>,
+        stream: &Bound<'_, PyAny>,
+        copies: bool,
+    ) -> PyResult<Vec<DeviceArray>> {
+        let held = self.hand_over(py, stream, copies)?;
         let each = self.metas.iter().cloned().enumerate();
         let array = |(leaf, meta): (usize, Meta)| {
-            DeviceArray::new(&self.held, leaf, meta.shape, meta.name.into_owned())
+            DeviceArray::new(&held, leaf, meta.shape, meta.name.into_owned())
         };
-        each.map(array).collect()
+        Ok(each.map(array).collect())
     }
+}
 
-    /// A copy of the batch in separate memory, enqueued in this stream.
-    fn copied(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<Lease> {
-        let device = self.held.device();
-        let stream = stream_of(device, stream)?;
-        let lease = py.detach(|| self.held.lease().copied(&stream));
-        let held = Held::new(lease.map_err(of_runtime)?, device, stream);
-        let metas = Arc::clone(&self.metas);
-        Ok(Lease { held, metas })
+impl Ticket {
+    fn hand_over(
+        &self,
+        py: Python<'_>,
+        stream: &Bound<'_, PyAny>,
+        copies: bool,
+    ) -> PyResult<Arc<Held>> {
+        let stream = stream_of(&self.device, stream)?;
+        let lease = py.detach(|| {
+            let lease = self.ticket.hand_over(&stream)?;
+            if copies {
+                lease.copied(&stream)
+            } else {
+                Ok(lease)
+            }
+        });
+        Ok(Held::new(lease.map_err(of_runtime)?, &self.device, stream))
     }
 }
 

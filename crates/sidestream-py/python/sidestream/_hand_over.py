@@ -92,10 +92,7 @@ class _Arrays(Target):
         if self._stream is None:
             # The stream is created after the ring, whose errors explain better what is wrong with a device.
             self._stream = Stream(self.name, name="consumer")
-        lease = entry.ticket.hand_over(self._stream)
-        if self._copies:
-            lease = lease.copied(self._stream)
-        return entry.tree.unflatten(lease.arrays())
+        return entry.tree.unflatten(entry.ticket.arrays(self._stream, self._copies))
 
 
 class _Torch(Target):
@@ -135,11 +132,7 @@ class _Torch(Target):
         if current is None:
             current = torch._C._cuda_getCurrentRawStream(self.ordinal)
         assert entry.ticket is not None
-        lease = entry.ticket.hand_over(current)
-        self.handed_over = lease.address()
-        tensors, odd = lease.tensors(torch._C._from_dlpack)
-        # The tensors hold the lease from here on.
-        del lease
+        tensors, odd, self.handed_over = entry.ticket.tensors(current, torch._C._from_dlpack)
         for at, name, shape in odd:
             tensors[at] = tensors[at].view(getattr(torch, name)).view(shape)
         if self._copies:
