@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use sidestream::device::Device;
@@ -85,26 +84,23 @@ impl Ring {
         devices::name(&self.device)
     }
 
-    /// Copies host arrays to a free slot. Arrays whose type is exactly `kind` are exported by `export` as DLPack
-    /// capsules. For arrays that it refuses, and for large ones, `describe` is called with the index and the array:
-    /// it returns [`Described`], or `None` for what stays on the host. The caller keeps the list alive.
+    /// Copies host arrays to a free slot. Arrays whose type is exactly one of `exporters` are exported by its first
+    /// function as DLPack capsules, unless its second, if there is one, says that the memory is not what they mean. For
+    /// all other arrays, for those that are refused, and for large ones, `describe` is called with the index and the
+    /// array: it returns [`Described`], or `None` for what stays on the host. The caller keeps the list alive.
     fn put<'py>(
         &self,
         py: Python<'py>,
         arrays: &Bound<'py, PyList>,
-        kind: &Bound<'py, PyAny>,
-        export: &Bound<'py, PyAny>,
+        exporters: &Bound<'py, PyDict>,
         describe: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Ticket>> {
         let (mut leaves, mut metas) = (Vec::new(), Vec::new());
         for at in 0..arrays.len() {
             let array = arrays.get_item(at)?;
-            let small = if array.get_type().is(kind) {
-                small_tensor(&array, export)?
-            } else {
-                None
-            };
-            if let Some(small) = small {
+            let known = exporters.get_item(array.get_type())?;
+            let small = known.map(|known| small(&array, &known)).transpose()?;
+            if let Some(small) = small.flatten() {
                 leaves.push(Leaf {
                     address: small.address,
                     bytes: small.bytes,
@@ -250,10 +246,11 @@ impl Ticket {
     }
 }
 
-/// The description of a plain PyTorch tensor that is to be packed; `None` if the tensor needs the slow path.
-fn small_tensor(tensor: &Bound<'_, PyAny>, export: &Bound<'_, PyAny>) -> PyResult<Option<OnHost>> {
-    // A tensor that is not in ordinary host memory is refused, and takes the slow path.
-    let Ok(capsule) = export.call1((tensor,)) else {
+/// The description of an array that is to be packed; `None` if the array needs the slow path.
+fn small(array: &Bound<'_, PyAny>, known: &Bound<'_, PyAny>) -> PyResult<Option<OnHost>> {
+    let (export, is_other): (Bound<'_, PyAny>, Option<Bound<'_, PyAny>>) = known.extract()?;
+    // An array that is not in ordinary host memory is refused, and takes the slow path.
+    let Ok(capsule) = export.call1((array,)) else {
         return Ok(None);
     };
     let small = dlpack::on_host(&capsule).filter(|small| small.bytes < DIRECT_BYTES);
@@ -261,9 +258,7 @@ fn small_tensor(tensor: &Bound<'_, PyAny>, export: &Bound<'_, PyAny>) -> PyResul
     let is_lazy = small
         .as_ref()
         .is_some_and(|small| small.name.starts_with("complex"))
-        || tensor
-            .call_method0(intern!(tensor.py(), "is_neg"))?
-            .is_truthy()?;
+        || is_other.map_or(Ok(false), |ask| ask.call1((array,))?.is_truthy())?;
     Ok(small.filter(|_| !is_lazy))
 }
 

@@ -226,11 +226,11 @@ def test_a_loader_that_writes_into_the_same_arrays_again_is_not_read_too_late() 
 
 def test_arrays_of_every_layout_come_as_their_values() -> None:
     whole = np.arange(24, dtype=np.int32).reshape(4, 6)
-    given = next(
-        iter(prefetch([[whole[::2, ::-1], whole.T, whole.astype(">i4"), whole.astype(bool)]], "sim:h200"))
-    )
-    for one, expected in zip(given, [whole[::2, ::-1], whole.T, whole, whole.astype(bool)], strict=True):
-        assert np.array_equal(one.numpy(), expected)
+    kinds = [whole, whole[::2, ::-1], whole.T, whole.astype(">i4"), whole.astype(bool), whole * 1j]
+    kinds += [whole[1, 1], np.array(2.5), np.frombuffer(whole.tobytes()), whole[:0]]
+    given = next(iter(prefetch([kinds], "sim:h200")))
+    for one, expected in zip(given, kinds, strict=True):
+        assert np.array_equal(one.numpy(), expected) if isinstance(expected, np.ndarray) else one is expected
 
 
 def broken(good: int, error: BaseException) -> Iterator[Any]:

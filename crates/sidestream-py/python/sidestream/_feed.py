@@ -90,6 +90,7 @@ class Feed:
         #: The loader's state at its end.
         self.last_note: Any = None
         self._objects = _tree.Objects(device)
+        self._exporters: dict[Any, Any] = {}
         self._ring = ring
         #: The GPU's index, if PyTorch tensors are handed out.
         self._ordinal = ordinal
@@ -296,6 +297,8 @@ class Feed:
             try:
                 leaves, shape = _tree.flatten(batch, self._objects)
                 if index == 0:
+                    # A loader has imported the library of its arrays by now.
+                    self._exporters = _leaves.exporters()
                     self._objects.is_first = False
                     self._note_what_stays(self._objects.staying)
             except (RecursionError, TypeError) as error:
@@ -364,16 +367,15 @@ class Feed:
     def _put(
         self, ring: _sidestream.Ring, index: int, leaves: list[Any], describe: Callable[[int, Any], Any]
     ) -> _sidestream.Ticket | None:
-        kind, export = _leaves.plain_tensor()
         try:
-            return ring.put(leaves, kind, export, describe)
+            return ring.put(leaves, self._exporters, describe)
         except MemoryError as error:
             torch = sys.modules.get("torch") if self._ordinal is not None else None
             if torch is not None:
                 # PyTorch's allocator caches unused memory; this frees it.
                 torch.cuda.empty_cache()
                 try:
-                    return ring.put(leaves, kind, export, describe)
+                    return ring.put(leaves, self._exporters, describe)
                 except MemoryError as again:
                     error = again
             text = (

@@ -17,13 +17,19 @@ _NUMPY = frozenset(
 _names: dict[Any, str] = {}
 
 
-def plain_tensor() -> tuple[Any, Any]:
-    """Return PyTorch's class of plain tensors, and the function that exports a tensor as a capsule; None and
-    None if PyTorch is not imported.
+def exporters() -> dict[Any, tuple[Any, Any]]:
+    """Return for the classes of plain arrays, of the libraries that are imported, a function that exports an
+    array as a capsule, and one that returns whether the memory has other values than the array, or None.
     """
-    torch = sys.modules.get("torch")
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     # A module may lack attributes while it is being imported.
-    return getattr(torch, "Tensor", None), getattr(getattr(torch, "_C", None), "_to_dlpack", None)
+    tensor, array = getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None)
+    export = getattr(getattr(torch, "_C", None), "_to_dlpack", None)
+    known = {
+        tensor: (export, getattr(tensor, "is_neg", None)),
+        array: (getattr(array, "__dlpack__", None), None),
+    }
+    return {kind: functions for kind, functions in known.items() if functions[0] is not None}
 
 
 def is_tensor(value: Any) -> bool:
