@@ -98,6 +98,38 @@ print(batches.statistics.batches, batches.statistics.slots, batches.statistics.d
 
 
 @pytest.mark.torch
+def test_tensors_that_are_on_the_device_keep_their_places(on_stand_in: OnStandIn) -> None:
+    assert on_stand_in(
+        """
+import sidestream
+import torch
+from dlpack_double import Cuda
+
+cuda = Cuda(torch)
+noted = []
+
+class There(torch.Tensor):
+    is_cuda = True
+    device = torch.device("cuda", 0)
+
+    def detach(self):
+        return self
+
+    def record_stream(self, stream):
+        noted.append((id(self), stream))
+
+there = [torch.ones(1).as_subclass(There) for _ in range(3)]
+given = [there[0], torch.ones(2), there[1], there[2], torch.ones(3), torch.ones(4)]
+(taken,) = sidestream.prefetch([given], "cuda")
+assert [at for at in range(6) if taken[at] is given[at]] == [0, 2, 3]
+assert [len(one) for one in taken] == [1, 2, 1, 1, 3, 4]
+assert noted == [(id(one), cuda.current[-1]) for one in there]
+print("ok")
+"""
+    ) == "ok\n"
+
+
+@pytest.mark.torch
 def test_a_transform_is_issued_after_the_previous_step_and_waits_for_the_one_before(
     on_stand_in: OnStandIn,
 ) -> None:

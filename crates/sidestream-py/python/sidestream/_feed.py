@@ -77,10 +77,9 @@ class Feed:
         self,
         follower: Follower,
         ring: _sidestream.Ring | None,
+        target: Any,
         *,
         depth: int,
-        ordinal: int | None,
-        device: Any,
         grows: bool,
         noted: Noted,
         are_new: bool,
@@ -89,11 +88,11 @@ class Feed:
         self._note = follower.note if follower.notes else None
         #: The loader's state at its end.
         self.last_note: Any = None
-        self._objects = _tree.Objects(device)
+        self._objects = _tree.Objects(target.device)
         self._exporters: dict[Any, Any] = {}
         self._ring = ring
         #: The GPU's index, if PyTorch tensors are handed out.
-        self._ordinal = ordinal
+        self._ordinal = target.ordinal
         self._grows = grows
         self._noted = noted
         #: Whether each batch has its own memory.
@@ -281,8 +280,10 @@ class Feed:
 
         No variable of this frame holds a batch while the loader makes the next one.
         """
-        if self._ring is None and not self._has_room():
-            return False
+        if self._ring is None:
+            self._room.get()
+            if self.is_stopped:
+                return False
         assert self._source is not None
         try:
             batch = next(self._source)
@@ -384,10 +385,6 @@ class Feed:
             )
             out_of_memory: Any = MemoryError if torch is None else torch.cuda.OutOfMemoryError
             raise out_of_memory(text) from None
-
-    def _has_room(self) -> bool:
-        self._room.get()
-        return not self.is_stopped
 
     def _queue(self, entry: Entry) -> bool:
         with self._ends:

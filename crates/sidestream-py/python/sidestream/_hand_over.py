@@ -51,11 +51,7 @@ def target(device: Any, copies: bool, stream: Any, depth: int) -> Target:
 def _name(device: Any, torch: Any) -> str:
     there = torch is not None and torch.cuda.is_available()
     name = ("cuda" if there else "cpu") if device is None else device_name(device)
-    return _current(torch) if name in ("cuda", "auto") and there else name
-
-
-def _current(torch: Any) -> str:
-    return f"cuda:{torch.cuda.current_device()}"
+    return f"cuda:{torch.cuda.current_device()}" if name in ("cuda", "auto") and there else name
 
 
 class Target:
@@ -180,16 +176,11 @@ class _Torch(Target):
         # These tensors were made on the feeder's stream, and are used on this stream.
         current = self.on_stream()
         current.wait_event(entry.event)
-        rest = iter(uploaded)
-        tensors = []
-        for at in range(len(uploaded) + len(entry.here)):
-            tensor = entry.here.get(at)
-            if tensor is None:
-                tensor = next(rest)
-            else:
-                tensor.record_stream(current)
-            tensors.append(tensor)
-        return tensors
+        for at, tensor in entry.here.items():
+            tensor.record_stream(current)
+            # The indexes ascend.
+            uploaded.insert(at, tensor)
+        return uploaded
 
 
 class _Simulated(_Torch):
@@ -210,14 +201,12 @@ class _Simulated(_Torch):
 
     def hand_over(self, entry: Entry) -> Any:
         leaves, shape = _tree.flatten(entry.tree, self._objects)
-        with contextlib.ExitStack() as stack:
-            stream = self.on_stream()
-            stack.enter_context(self.torch.cuda.stream(stream))
-            if self._ahead is not None:
-                sizes = [leaf.nbytes for leaf in leaves if not getattr(leaf, "is_cuda", False)]
-                stack.enter_context(
-                    self._ahead.handing_over(sum(sizes), len(sizes), self.ordinal, stream.cuda_stream)
-                )
+        stream = self.on_stream()
+        ahead: Any = contextlib.nullcontext()
+        if self._ahead is not None:
+            sizes = [leaf.nbytes for leaf in leaves if not getattr(leaf, "is_cuda", False)]
+            ahead = self._ahead.handing_over(sum(sizes), len(sizes), self.ordinal, stream.cuda_stream)
+        with self.torch.cuda.stream(stream), ahead:
             return shape.unflatten([self._uploaded(leaf) for leaf in leaves])
 
     def _uploaded(self, leaf: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -12,9 +13,6 @@ _NUMPY = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
     .split()
 )
-
-#: The names of types of PyTorch and NumPy, by type.
-_names: dict[Any, str] = {}
 
 
 def exporters() -> dict[Any, tuple[Any, Any]]:
@@ -84,12 +82,10 @@ def is_sole_owner(leaves: list[Any], index: int) -> bool:
     return bool(uses(storage._cdata) <= 2)
 
 
+@functools.cache
 def name_of(dtype: Any) -> str:
     """Return the name of a type of PyTorch, without the prefix ``torch.``, or of NumPy."""
-    name = _names.get(dtype)
-    if name is None:
-        name = _names[dtype] = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
-    return name
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
 def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:

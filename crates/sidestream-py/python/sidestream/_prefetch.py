@@ -271,9 +271,8 @@ class Prefetcher(Generic[Batch]):
         self._feed = Feed(
             self._follower,
             self._ring,
+            self._target,
             depth=self._depth,
-            ordinal=self._target.ordinal,
-            device=self._target.device,
             grows=self._grows,
             noted=self._noted,
             are_new=_leaves.makes_each_anew(self._loader),
