@@ -4,13 +4,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::Mutex;
+use sidestream::process::Process;
 
 /// A table of this process. A forked child gets an empty table of its own: the parent's entries belong to the
 /// parent's devices, and the parent's lock may be held by a thread that does not exist in the child.
 pub struct PerProcess<T: 'static>(AtomicPtr<Table<T>>);
 
-/// The process ID, and that process's table.
-struct Table<T>(u32, Mutex<T>);
+/// The process, and its table.
+struct Table<T>(Process, Mutex<T>);
 
 impl<T: Default> PerProcess<T> {
     pub const fn new() -> PerProcess<T> {
@@ -19,7 +20,7 @@ impl<T: Default> PerProcess<T> {
 
     /// Returns the table, which lives as long as the process.
     pub fn get(&self) -> &'static Mutex<T> {
-        let process = std::process::id();
+        let process = Process::this();
         let there = self.0.load(Ordering::Acquire);
         // SAFETY: a table is leaked below, and is never freed.
         if let Some(table) = unsafe { there.as_ref() }

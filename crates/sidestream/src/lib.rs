@@ -63,7 +63,8 @@ pub mod op;
 pub mod order;
 pub mod pipeline;
 pub mod prefetch;
-mod process;
+#[doc(hidden)]
+pub mod process;
 #[doc(hidden)]
 pub mod ptx;
 #[doc(hidden)]

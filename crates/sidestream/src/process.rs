@@ -8,11 +8,11 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The process in which an object was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Process(u32);
+pub struct Process(u32);
 
 impl Process {
     /// Returns the current process.
-    pub(crate) fn this() -> Process {
+    pub fn this() -> Process {
         watch();
         Process(FORKS.load(Relaxed))
     }
