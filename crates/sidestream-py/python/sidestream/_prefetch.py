@@ -40,23 +40,13 @@ def prefetch(
     stream: Any = None,
     max_pinned: int | None = None,
 ) -> Prefetcher[Batch]: ...
+# `transform` has a default here only because it follows arguments that have one.
 @overload
 def prefetch(
     loader: Iterable[Any],
     device: Any = None,
     depth: int = 2,
-    *,
-    transform: Callable[[Any], Batch],
-    keep: Literal["grow", "copy"] = "grow",
-    stream: Any = None,
-    max_pinned: int | None = None,
-) -> Prefetcher[Batch]: ...
-@overload
-def prefetch(
-    loader: Iterable[Any],
-    device: Any,
-    depth: int,
-    transform: Callable[[Any], Batch],
+    transform: Callable[[Any], Batch] = ...,
     *,
     keep: Literal["grow", "copy"] = "grow",
     stream: Any = None,
