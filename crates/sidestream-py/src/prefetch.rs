@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{IntoPyDict, PyDict, PyList};
 use sidestream::device::Device;
 use sidestream::prefetch::{self, Leaf, Spares};
 
@@ -65,8 +65,8 @@ impl Ring {
         let name = devices::name(&device).to_owned();
         let ring = py.detach(|| {
             let mut known = SPARES.get().lock();
-            let spares = known.entry(name);
-            let spares = spares.or_insert_with(|| Spares::new(&device)).clone();
+            let spares = known.entry(name).or_insert_with(|| Spares::new(&device));
+            let spares = spares.clone();
             drop(known);
             spares.ring(depth)
         });
@@ -100,31 +100,24 @@ impl Ring {
             let array = arrays.get_item(at)?;
             let known = exporters.get_item(array.get_type())?;
             let small = known.map(|known| small(&array, &known)).transpose()?;
-            if let Some(small) = small.flatten() {
-                leaves.push(Leaf {
-                    address: small.address,
-                    bytes: small.bytes,
-                    direct: false,
-                });
-                metas.push(Meta {
-                    shape: small.shape,
-                    name: small.name.into(),
-                });
-                continue;
-            }
-            let described: Option<Described<'py>> = describe.call1((at, &array))?.extract()?;
-            let Some((kept, address, bytes, direct, shape, name)) = described else {
-                continue;
+            let (address, bytes, direct, shape, name) = if let Some(small) = small.flatten() {
+                let name = Cow::from(small.name);
+                (small.address, small.bytes, false, small.shape, name)
+            } else {
+                let described: Option<Described<'py>> = describe.call1((at, &array))?.extract()?;
+                let Some((kept, address, bytes, direct, shape, name)) = described else {
+                    continue;
+                };
+                if !kept.is(&array) {
+                    arrays.set_item(at, kept)?;
+                }
+                (address, bytes, direct, shape, name.into())
             };
-            if !kept.is(&array) {
-                arrays.set_item(at, kept)?;
-            }
             leaves.push(Leaf {
                 address,
                 bytes,
                 direct,
             });
-            let name = name.into();
             metas.push(Meta { shape, name });
         }
         // SAFETY: the list keeps the arrays at these addresses alive, and the Python package keeps the list as long as this
@@ -153,17 +146,15 @@ impl Ring {
     /// The ring's part of `PrefetchStatistics`, by its names.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let found = self.ring.statistics();
-        let dict = PyDict::new(py);
-        for (name, value) in [
+        let counts = [
             ("bytes", found.bytes),
             ("bytes_from_pinned", found.direct_bytes),
             ("slots", found.slots as u64),
             ("grown", found.grown),
             ("retired", found.retired),
             ("pinned_bytes", found.pinned_bytes),
-        ] {
-            dict.set_item(name, value)?;
-        }
+        ];
+        let dict = counts.into_py_dict(py)?;
         dict.set_item("warnings", found.warnings)?;
         Ok(dict)
     }
