@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from forked import python
-from sidestream import DeviceArray, prefetch
+from sidestream import DeviceArray, _tree, prefetch
 
 pytestmark = [
     pytest.mark.torch,
@@ -210,6 +211,20 @@ def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
         match=r"numpy has no type for bfloat16: .* cannot reach a simulated device; convert it in the loader",
     ):
         half.numpy()
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_plain_tensors_are_taken_apart_as_all_others_are(kind: Any) -> None:
+    for count in range(4):
+        plain = [torch.ones(2) for _ in range(count)]
+        _tree.flatten(plain)  # The class is known from here on.
+        leaves, shape = _tree.flatten(kind(plain))
+        assert all(map(operator.is_, leaves, plain)) and len(leaves) == count
+        assert shape.unflatten([*range(count)]) == kind(range(count)) and not shape.has_objects
+        assert shape.is_same(_tree.flatten(kind(map(torch.nn.Parameter, plain)))[1])
+        assert shape.path_of(1) == ("[1]" if count > 1 else "")
+    (leaf,), shape = _tree.flatten(plain[0])
+    assert leaf is plain[0] and shape.unflatten([7]) == 7 and shape.path_of(0) == ""
 
 
 def test_what_is_not_dense_is_refused_with_its_place() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -78,6 +79,16 @@ class Shape:
         return next(islice(_paths(self._tree, ""), index, None), "")
 
 
+#: The structure of a single array.
+_ONE = Shape(_ARRAY, 1, False)
+
+
+@functools.lru_cache(256)
+def _row(kind: type, count: int) -> Shape:
+    """Return the structure of a tuple or a list of arrays, which most batches are."""
+    return Shape(_Container((kind, None, None, [_ARRAY] * count)), count, False)
+
+
 def _made(tree: Any, leaves: Iterator[Any]) -> Any:
     if type(tree) is not _Container:
         return next(leaves) if tree is _ARRAY else tree[0]([]) if type(tree) is _Whole else tree
@@ -131,6 +142,11 @@ def _paths(tree: Any, path: str) -> Iterator[str]:
 
 
 def _apart(tree: Any, arrays: bool, open: Callable[[Any], _Opened | None]) -> tuple[list[Any], Shape]:
+    kind: Any = type(tree)
+    if kind in _tensors:
+        return [tree], _ONE
+    if (kind is tuple or kind is list) and tree and _tensors.issuperset(map(type, tree)):
+        return list(tree), _row(kind, len(tree))
     leaves: list[Any] = []
     unknown: list[type] = []
     structure = _structure(tree, 0, leaves, unknown, arrays, open)

@@ -87,7 +87,7 @@ def leaves_of(item: Any) -> tuple[Any, list[Any], bool]:
 def is_plain(item: Any) -> bool:
     """Return whether an item is a tensor, or a tuple, list or dictionary of tensors only, like most items.
 
-    Such an item needs no ``flatten``, which takes ten times as long: as much as a part of a short stage.
+    Such an item needs no ``flatten``, which takes two to seven times as long.
     """
     kind = type(item)
     if kind is PLAIN:
