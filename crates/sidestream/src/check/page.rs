@@ -1,6 +1,6 @@
 //! The findings of a check as text: for a stream program, a log, or a running program.
 
-use super::report::{Missing, Shown, one_line};
+use super::report::{Missing, one_line, shown};
 use super::{Doubt, Fix, Lint, LintCode, Mend, Names, Race, RaceKind, Refused, Report};
 use crate::op::{OpId, SiteId};
 use crate::order::Chain;
@@ -105,10 +105,10 @@ impl Page<'_> {
 
     /// Returns a race in one line.
     fn line_of(&self, race: &Race) -> String {
-        let buffer = race.buffer.map(|buffer| Shown(self.names).buffer(buffer));
+        let buffer = race.buffer.map(|buffer| shown(&self.names.buffer(buffer)));
         let [first, second] = self.sides(race).map(|side| {
-            let place = self.place(&side);
-            format!("op {}{place} on {}", side.op.0, side.chain)
+            let (place, on) = (self.place(&side), side.on());
+            format!("op {}{place}{on}", side.op.0)
         });
         let on = buffer.map_or_else(String::new, |buffer| format!(" on {buffer}"));
         format!("    {}{on}: {first}, {second}\n", race.kind.code())
@@ -121,7 +121,7 @@ impl Page<'_> {
         };
         format!(
             "\n  this call fails, and the check ends there\n    {}\n  {misuse}\n",
-            self.op(*op, &Called::default(), "")
+            self.op(&Called::of(*op))
         )
     }
 
@@ -132,19 +132,16 @@ impl Page<'_> {
 
     /// Returns the text of a race without its fix.
     fn pair(&self, race: &Race) -> String {
-        let names = Shown(self.names);
+        let code = race.kind.code();
         let what = match race.buffer {
-            Some(buffer) => format!("{} on {}", race.kind.code(), names.buffer(buffer)),
-            None => race.kind.code().to_owned(),
+            Some(buffer) => format!("{code} on {}", shown(&self.names.buffer(buffer))),
+            None => code.to_owned(),
         };
         let open = race.doubt.map_or_else(String::new, |doubt| {
             let text = doubt.text();
             format!(" {}{}.", text[..1].to_uppercase(), &text[1..])
         });
-        let [first, second] = self.sides(race).map(|side| {
-            let on = format!(" on {}", side.chain);
-            self.op(side.op, &side.called, &on)
-        });
+        let [first, second] = self.sides(race).map(|side| self.op(&side));
         let reach = race.reach_text(self.names);
         let again = match race.count {
             1 => String::new(),
@@ -160,11 +157,10 @@ impl Page<'_> {
 
     /// Explains how the memory of the first operation was handed on to the second.
     fn handed_on(&self, race: &Race) -> String {
-        let names = Shown(self.names);
         let Some((to, on)) = race.buffer.zip(race.handed_on) else {
             return String::new();
         };
-        let (to, from) = (names.buffer(to), names.buffer(on.from));
+        let [to, from] = [to, on.from].map(|buffer| shown(&self.names.buffer(buffer)));
         match on.freed {
             Some(free) => {
                 let line = self.line(free);
@@ -179,7 +175,6 @@ impl Page<'_> {
 
     /// Returns the text of a fix: the call and its place.
     fn fix(&self, race: &Race) -> String {
-        let names = Shown(self.names);
         let call = |call: Missing| {
             let (side, op) = (call.side, call.op);
             let place = match self.sides(race).iter().find(|known| known.op == op) {
@@ -200,7 +195,7 @@ impl Page<'_> {
             )
         };
         // The wait comes first: it belongs next to the second operation, where a reader looks.
-        let calls = race.fix.calls(names).into_iter().rev().map(call);
+        let calls = race.fix.calls(self.names).into_iter().rev().map(call);
         let fix = calls.collect::<Vec<_>>().join("\n       ");
         let mut out = format!("  fix: {fix}\n");
         let declare = self.listing.map(|listing| listing.to_declare(&race.fix));
@@ -219,14 +214,13 @@ impl Page<'_> {
             && !matches!(race.fix, Fix::RecordStream { .. })
             && let Some(free) = on.freed
         {
+            let (buffer, stream) = (self.names.buffer(on.from), self.names.stream(stream));
+            let [buffer, stream] = [buffer, stream].map(|name| shown(&name));
             out += &format!(
-                "   or: record_stream of {} on {} before op {}{}; the allocator then reuses the memory only\n       \
-                 when {} has finished with it (`after_events: true` at the alloc)\n",
-                names.buffer(on.from),
-                names.stream(stream),
+                "   or: record_stream of {buffer} on {stream} before op {}{}; the allocator then reuses the memory only\n       \
+                 when {stream} has finished with it (`after_events: true` at the alloc)\n",
                 free.0,
                 self.line(free),
-                names.stream(stream)
             );
         }
         out
@@ -239,25 +233,23 @@ impl Page<'_> {
     }
 
     /// Returns the place of an operation of a race: its line, or its call site.
-    fn place(&self, side: &RaceSide<'_>) -> String {
-        match side.called.site {
+    fn place(&self, side: &Called<'_>) -> String {
+        match side.site {
             Some(site) if self.listing.is_none() => format!(" (at {})", one_line(site)),
             _ => self.line(side.op),
         }
     }
 
-    fn sides(&self, race: &Race) -> [RaceSide<'_>; 2] {
+    fn sides(&self, race: &Race) -> [Called<'_>; 2] {
         [
             (race.first, race.chains.0, race.sites.0, race.spans.0),
             (race.second, race.chains.1, race.sites.1, race.spans.1),
         ]
-        .map(|(op, chain, site, span)| RaceSide {
+        .map(|(op, chain, site, span)| Called {
             op,
-            chain: Shown(self.names).chain(chain),
-            called: Called {
-                site: self.site(site),
-                span: span.map(|span| Shown(self.names).span(span)),
-            },
+            chain: Some(shown(&self.names.chain(chain))),
+            site: self.site(site),
+            span: span.map(|span| shown(&self.names.span(span))),
         })
     }
 
@@ -267,50 +259,54 @@ impl Page<'_> {
     }
 
     fn lint(&self, lint: &Lint) -> String {
-        let meaning = lint.code.meaning();
-        format!(
-            "\n  {}: {meaning}\n    {}\n",
-            lint.code.code(),
-            self.op(
-                lint.op,
-                &Called {
-                    site: lint.site.and_then(|site| self.site(site)),
-                    span: None
-                },
-                ""
-            )
-        )
+        let side = Called {
+            site: lint.site.and_then(|site| self.site(site)),
+            ..Called::of(lint.op)
+        };
+        let (code, meaning) = (lint.code.code(), lint.code.meaning());
+        format!("\n  {code}: {meaning}\n    {}\n", self.op(&side))
     }
 
     /// Returns the text of an operation: its place, where it runs, and the call.
-    fn op(&self, id: OpId, called: &Called<'_>, place: &str) -> String {
-        if let Some(Listed { line, call }) = self.listing.and_then(|listing| listing.op(id)) {
-            return format!("op {} (line {line}){place}: {call}", id.0);
+    fn op(&self, side: &Called<'_>) -> String {
+        let (OpId(id), on) = (side.op, side.on());
+        if let Some(Listed { line, call }) = self.listing.and_then(|listing| listing.op(side.op)) {
+            return format!("op {id} (line {line}){on}: {call}");
         }
-        let mut text = format!("op {}{place}", id.0);
-        if let Some(span) = &called.span {
-            text += &format!(", in span {span}");
-        }
-        if let Some(site) = called.site {
-            text += &format!(", at {}", one_line(site));
-        }
-        text
+        let span = side.span.as_ref().map(|span| format!(", in span {span}"));
+        let site = side.site.map(|site| format!(", at {}", one_line(site)));
+        format!(
+            "op {id}{on}{}{}",
+            span.unwrap_or_default(),
+            site.unwrap_or_default()
+        )
     }
 }
 
-/// One of the two operations of a race.
-struct RaceSide<'a> {
+/// A call of a finding, as far as it is known.
+struct Called<'a> {
     op: OpId,
     /// The name of its stream or thread.
-    chain: String,
-    called: Called<'a>,
-}
-
-/// The call site and span of an operation, as far as known.
-#[derive(Default)]
-struct Called<'a> {
+    chain: Option<String>,
     site: Option<&'a str>,
     span: Option<String>,
+}
+
+impl Called<'_> {
+    fn of(op: OpId) -> Self {
+        let (chain, site, span) = (None, None, None);
+        Called {
+            op,
+            chain,
+            site,
+            span,
+        }
+    }
+
+    fn on(&self) -> String {
+        let chain = self.chain.as_ref().map(|chain| format!(" on {chain}"));
+        chain.unwrap_or_default()
+    }
 }
 
 impl Race {

@@ -233,8 +233,7 @@ impl Race {
 
     /// Returns one line on how far the two chains are ordered.
     pub(crate) fn reach_text(&self, names: &Names) -> String {
-        let names = Shown(names);
-        let (first, second) = (names.chain(self.chains.0), names.chain(self.chains.1));
+        let [first, second] = [self.chains.0, self.chains.1].map(|on| shown(&names.chain(on)));
         if self.chains.0 == self.chains.1 {
             return format!("the second may come before earlier work of {second} is complete");
         }
@@ -291,16 +290,32 @@ impl Fix {
                 .collect();
             format!("{}{fields} {} {}", call.verb, call.side, call.op.0)
         };
-        let calls = self.calls(Shown(names)).into_iter().map(call);
+        let calls = self.calls(names).into_iter().map(call);
         calls.collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the calls to insert, in the order in which they would be made.
-    pub(super) fn calls(&self, names: Shown<'_>) -> Vec<Missing> {
-        let call = |verb, mut fields: Vec<_>, thread, side, op| {
+    pub(super) fn calls(&self, names: &Names) -> Vec<Missing> {
+        let (thread, before) = self.at();
+        let (verb, fields) = match *self {
+            Fix::WaitStream { stream, source, .. } => {
+                let fields = vec![("s", names.stream(stream)), ("src", names.stream(source))];
+                ("wait_stream", fields)
+            }
+            Fix::SyncStream { stream, .. } => ("sync_stream", vec![("st", names.stream(stream))]),
+            Fix::SyncEvent { event, .. } => ("sync_event", vec![("ev", names.event(event))]),
+            Fix::RecordStream { buffer, stream, .. } => {
+                let fields = vec![("buf", names.buffer(buffer)), ("st", names.stream(stream))];
+                ("record_stream", fields)
+            }
+            // A flag name that no other fix uses, and hardly any program: a flag that was set stays set.
+            Fix::Flag { after, .. } => ("wait_flag", vec![("flag", format!("done{}", after.0))]),
+        };
+        let call = |verb, fields: &[(&'static str, String)], thread, side, op| {
             // The format omits the thread where it is `t0`.
-            let thread = names.thread(thread);
-            fields.extend((thread != "t0").then_some(("t", thread)));
+            let thread = Some(("t", names.thread(thread))).filter(|(_, name)| name != "t0");
+            let fields = fields.iter().cloned().chain(thread);
+            let fields = fields.map(|(key, name)| (key, shown(&name))).collect();
             Missing {
                 verb,
                 fields,
@@ -308,33 +323,12 @@ impl Fix {
                 op,
             }
         };
-        let (thread, before) = self.at();
-        match *self {
-            Fix::WaitStream { stream, source, .. } => {
-                let fields = vec![("s", names.stream(stream)), ("src", names.stream(source))];
-                vec![call("wait_stream", fields, thread, "before", before)]
-            }
-            Fix::SyncStream { stream, .. } => {
-                let fields = vec![("st", names.stream(stream))];
-                vec![call("sync_stream", fields, thread, "before", before)]
-            }
-            Fix::SyncEvent { event, .. } => {
-                let fields = vec![("ev", names.event(event))];
-                vec![call("sync_event", fields, thread, "before", before)]
-            }
-            Fix::RecordStream { buffer, stream, .. } => {
-                let fields = vec![("buf", names.buffer(buffer)), ("st", names.stream(stream))];
-                vec![call("record_stream", fields, thread, "before", before)]
-            }
-            Fix::Flag { after, by, .. } => {
-                // A flag name that no other fix uses, and hardly any program: a flag that was set stays set.
-                let flag = vec![("flag", format!("done{}", after.0))];
-                vec![
-                    call("set_flag", flag.clone(), by, "after", after),
-                    call("wait_flag", flag, thread, "before", before),
-                ]
-            }
+        let mut calls = Vec::new();
+        if let Fix::Flag { after, by, .. } = *self {
+            calls.push(call("set_flag", &fields, by, "after", after));
         }
+        calls.push(call(verb, &fields, thread, "before", before));
+        calls
     }
 
     /// Returns the thread that makes the last call, and the operation before which the call belongs.
@@ -411,36 +405,6 @@ impl Names {
     }
 }
 
-/// [`Names`] escaped for printing, so that a name from outside cannot forge lines of a report.
-#[derive(Clone, Copy)]
-pub(super) struct Shown<'a>(pub &'a Names);
-
-impl Shown<'_> {
-    pub(super) fn stream(self, id: StreamId) -> String {
-        one_line(&self.0.stream(id)).into_owned()
-    }
-
-    pub(super) fn thread(self, id: ThreadId) -> String {
-        one_line(&self.0.thread(id)).into_owned()
-    }
-
-    pub(super) fn buffer(self, id: BufferId) -> String {
-        one_line(&self.0.buffer(id)).into_owned()
-    }
-
-    pub(super) fn event(self, id: EventId) -> String {
-        one_line(&self.0.event(id)).into_owned()
-    }
-
-    pub(super) fn span(self, id: SpanId) -> String {
-        one_line(&self.0.span(id)).into_owned()
-    }
-
-    pub(super) fn chain(self, chain: Chain) -> String {
-        one_line(&self.0.chain(chain)).into_owned()
-    }
-}
-
 /// Escapes text from outside, such as a name in a log, for printing: characters that would end the line, move the
 /// cursor or change the direction of writing are escaped as in Rust.
 pub fn one_line(text: &str) -> Cow<'_, str> {
@@ -460,6 +424,11 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(line)
+}
+
+/// Returns a name of a report for printing: so it cannot forge lines of the report.
+pub(super) fn shown(name: &str) -> String {
+    one_line(name).into_owned()
 }
 
 /// Returns a count with its noun: `1 race`, `2 races`.
