@@ -332,37 +332,30 @@ impl<'a> Flow<'a> {
                 .map_or(0, |name| self.value(function, name));
             match line.op {
                 "tt.load" => {
-                    self.load(address);
+                    self.touch(address, 0);
                     gives = 0;
                 }
-                "tt.store" => self.store(address),
+                "tt.store" => self.touch(0, address),
                 _ if line.op.contains("atomic") => {
-                    self.load(address);
-                    self.store(address);
+                    self.touch(address, address);
                     gives = 0;
                 }
                 "tt.return" => self.gives(lines, function, from),
-                "tt.call" => gives = self.call(lines, function, line),
+                "tt.call" => gives = self.call(lines, function, line, from),
                 "scf.yield" | "scf.condition" | "tt.reduce.return" | "tt.scan.return" => {
                     if let Some(block) = blocks.last() {
-                        self.hand_on(function, line, from, &block.fed);
+                        self.hand_on((function, line, from), (function, &block.fed));
                     }
                     gives = 0;
                 }
                 _ if line.op.contains("descriptor") || line.op.contains("tma") => {
-                    let does = ["_load", "_gather"]
-                        .iter()
-                        .any(|word| line.op.contains(word));
-                    let writes = ["_store", "_scatter", "_reduce"]
-                        .iter()
-                        .any(|word| line.op.contains(word));
-                    if does {
-                        self.load(from);
+                    let is_one = |words: &[&str]| words.iter().any(|word| line.op.contains(word));
+                    if is_one(&["_load", "_gather"]) {
+                        self.touch(from, 0);
                         gives = 0;
                     }
-                    if writes {
-                        self.load(from);
-                        self.store(from);
+                    if is_one(&["_store", "_scatter", "_reduce"]) {
+                        self.touch(from, from);
                     }
                 }
                 _ if line.op.starts_with("cf.") || line.op.starts_with('^') => {
@@ -370,8 +363,7 @@ impl<'a> Flow<'a> {
                 }
                 _ if from != 0 && !is_pure(line.op) => {
                     // External code may do anything with its arguments.
-                    self.load(from);
-                    self.store(from);
+                    self.touch(from, from);
                 }
                 _ => {}
             }
@@ -397,14 +389,18 @@ impl<'a> Flow<'a> {
         true
     }
 
-    /// The terminator of a block feeds names, by index if the numbers agree.
-    fn hand_on(&mut self, function: usize, line: &Line<'a>, from: u64, fed: &[&'a str]) {
+    /// The operands of a line, a terminator or a call, feed names, by index if the numbers agree.
+    fn hand_on(
+        &mut self,
+        (function, line, from): (usize, &Line<'a>, u64),
+        (to, fed): (usize, &[&'a str]),
+    ) {
         for (place, name) in fed.iter().enumerate() {
             let from = match line.operands.get(place) {
                 Some(own) if fed.len() == line.operands.len() => self.value(function, own),
                 _ => from,
             };
-            self.join(function, name, from);
+            self.join(to, name, from);
         }
     }
 
@@ -432,14 +428,13 @@ impl<'a> Flow<'a> {
         }
     }
 
-    fn load(&mut self, from: u64) {
-        self.changed |= self.found.loads | from != self.found.loads;
-        self.found.loads |= from;
-    }
-
-    fn store(&mut self, to: u64) {
-        self.changed |= self.found.stores | to != self.found.stores;
-        self.found.stores |= to;
+    fn touch(&mut self, loads: u64, stores: u64) {
+        let found = Found {
+            loads: self.found.loads | loads,
+            stores: self.found.stores | stores,
+        };
+        self.changed |= found != self.found;
+        self.found = found;
     }
 
     fn gives(&mut self, lines: &[Line<'a>], function: usize, from: u64) {
@@ -450,28 +445,14 @@ impl<'a> Flow<'a> {
         }
     }
 
-    fn call(&mut self, lines: &[Line<'a>], function: usize, line: &Line<'a>) -> u64 {
-        let all = line
-            .operands
-            .iter()
-            .fold(0, |all, name| all | self.value(function, name));
-        let known = line
-            .symbol
-            .and_then(|symbol| self.functions.get(symbol))
-            .copied();
-        let Some((at, given)) = known else {
-            self.load(all);
-            self.store(all);
-            return all;
+    fn call(&mut self, lines: &[Line<'a>], function: usize, line: &Line<'a>, from: u64) -> u64 {
+        let known = line.symbol.and_then(|symbol| self.functions.get(symbol));
+        let Some(&(at, given)) = known else {
+            self.touch(from, from);
+            return from;
         };
         let inner: Vec<&'a str> = lines[at].arguments.iter().map(|(name, _)| *name).collect();
-        for (place, name) in inner.iter().enumerate() {
-            let from = match line.operands.get(place) {
-                Some(own) if inner.len() == line.operands.len() => self.value(function, own),
-                _ => all,
-            };
-            self.join(at, name, from);
-        }
+        self.hand_on((function, line, from), (at, &inner));
         given
     }
 }
