@@ -30,13 +30,8 @@ pub enum Class {
     RecordStream,
 }
 
-/// One argument that has tensors.
-struct Argument {
-    index: usize,
-    name: Py<PyString>,
-    write: bool,
-    list: bool,
-}
+/// One argument that has tensors: its index and name, whether it is written, and whether it is a list.
+type Argument = (usize, Py<PyString>, bool, bool);
 
 /// The plan of one operator.
 pub struct Plan {
@@ -58,13 +53,7 @@ pub struct Plan {
 }
 
 /// A plan as Python passes it: operator, name, class, arguments, results.
-pub type Given = (
-    Py<PyAny>,
-    String,
-    String,
-    Vec<(usize, Py<PyString>, bool, bool)>,
-    Vec<bool>,
-);
+pub type Given = (Py<PyAny>, String, String, Vec<Argument>, Vec<bool>);
 
 impl Plan {
     /// Converts a plan that Python made.
@@ -85,14 +74,6 @@ impl Plan {
                 return Err(pyo3::exceptions::PyValueError::new_err(why));
             }
         };
-        let arguments = arguments.into_iter();
-        let arguments = arguments.map(|(index, name, write, list)| Argument {
-            index,
-            name,
-            write,
-            list,
-        });
-        let arguments: Vec<Argument> = arguments.collect();
         Ok(Plan {
             op,
             adds: matches!(text.as_str(), "add" | "add_") && arguments.len() == 2,
@@ -119,11 +100,10 @@ impl Plan {
             value.is_some_and(|value| value.is_truthy().unwrap_or(true))
         };
         let writes = !self.trains || training();
-        for argument in &self.arguments {
-            let Some(value) = argument.value(args, kwargs) else {
-                continue;
-            };
-            into.add(asked, value, argument.write && writes, argument.list);
+        for (index, name, write, list) in &self.arguments {
+            if let Some(value) = value(*index, name.bind(args.py()), args, kwargs) {
+                into.add(asked, value, *write && writes, *list);
+            }
         }
         match self.results[..] {
             [] => {}
@@ -175,17 +155,6 @@ impl Plan {
             return false;
         }
         indices.iter().any(|&(mask, host)| mask || host)
-    }
-}
-
-impl Argument {
-    #[inline]
-    fn value<'py>(
-        &self,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> Option<Bound<'py, PyAny>> {
-        value(self.index, self.name.bind(args.py()), args, kwargs).filter(|value| !value.is_none())
     }
 }
 
