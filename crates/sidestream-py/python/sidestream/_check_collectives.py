@@ -57,17 +57,19 @@ def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         return
     heard = _Collectives(recorder)
     group, work = distributed.ProcessGroup, distributed.Work
+
+    def hear(owner: Any, name: str, *around_it: Callable[..., None] | None) -> None:
+        if plain := getattr(owner, name, None):
+            put(stack, owner, name, around(_muted(plain), *around_it))
+
     for name in (*_IN_PLACE, *_FROM_TO, *_BETWEEN_TWO):
-        if plain := getattr(group, name, None):
-            put(stack, group, name, heard.calling(name, plain))
-    if hasattr(group, "_end_coalescing"):
-        put(stack, group, "_start_coalescing", heard.starting(group._start_coalescing))
-        put(stack, group, "_end_coalescing", heard.ending(group._end_coalescing))
+        hear(group, name, None, functools.partial(heard.called, name))
+    hear(group, "_start_coalescing", heard.starts)
+    hear(group, "_end_coalescing", None, heard.ended)
     # Getting the future counts as a wait, since later waits for the future are not observed.
     for name in ("wait", "synchronize", "block_current_stream", "get_future"):
-        if plain := getattr(work, name, None):
-            put(stack, work, name, heard.waiting(plain))
-    put(stack, work, "is_completed", heard.asking(work.is_completed))
+        hear(work, name, None, heard.waited)
+    hear(work, "is_completed", None, heard.asked)
     stack.callback(heard.end)
 
 
@@ -89,36 +91,20 @@ class _Collectives:
     def end(self) -> None:
         self._recorder = None
 
-    def calling(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
-            with _muted():
-                work = plain(group, *args, **kwargs)
-            given = _given(name, group, args)
-            if self._together.given is not None:
-                self._together.given += given
-            elif given:
-                self._called(name, group, given, work, args[1:2] if name in _BETWEEN_TWO else ())
-            return work
+    def called(self, name: str, work: Any, group: Any, *args: Any, **_: Any) -> None:
+        given = _given(name, group, args)
+        if self._together.given is not None:
+            self._together.given += given
+        elif given:
+            self._called(name, group, given, work, args[1:2] if name in _BETWEEN_TWO else ())
 
-        return call
+    def starts(self, *_: Any) -> None:
+        self._together.given = []
 
-    def starting(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def starts(*_: Any) -> None:
-            self._together.given = []
-
-        return around(plain, starts)
-
-    def ending(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def end(group: Any, *args: Any) -> Any:
-            with _muted():
-                work = plain(group, *args)
-            given, self._together.given = self._together.given, None
-            if given:
-                self._called("collectives together", group, given, work, ())
-            return work
-
-        return end
+    def ended(self, work: Any, group: Any, *_: Any) -> None:
+        given, self._together.given = self._together.given, None
+        if given:
+            self._called("collectives together", group, given, work, ())
 
     def _called(self, name: str, group: Any, given: Given, work: Any, peer: tuple[Any, ...]) -> None:
         if self._recorder is None:
@@ -135,36 +121,31 @@ class _Collectives:
             self._recorder.collective_waited(event)
         self._free.append(event)
 
-    def waiting(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            with _muted():
-                result = plain(work, *args, **kwargs)
-            event, host = self._events.get(work, (None, False))
-            if event is not None and self._recorder is not None:
-                self._recorder.collective_waited(event)
-                if host:
-                    self._recorder.event_complete(event)
-            return result
-
-        return wait
-
-    def asking(self, plain: Callable[..., bool]) -> Callable[..., bool]:
-        def asked(done: bool, work: Any) -> None:
-            event, _ = self._events.get(work, (None, False))
-            if done and event is not None and self._recorder is not None:
+    def waited(self, _: Any, work: Any, *__: Any, **___: Any) -> None:
+        event, host = self._events.get(work, (None, False))
+        if event is not None and self._recorder is not None:
+            self._recorder.collective_waited(event)
+            if host:
                 self._recorder.event_complete(event)
 
-        return around(plain, after=asked)
+    def asked(self, done: bool, work: Any) -> None:
+        event, _ = self._events.get(work, (None, False))
+        if done and event is not None and self._recorder is not None:
+            self._recorder.event_complete(event)
 
 
-@contextlib.contextmanager
-def _muted() -> Iterator[None]:
-    Recorder.mute()
-    try:
-        yield
-    finally:
-        Recorder.unmute()
+def _muted(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose operators are not reported one by one."""
+
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        Recorder.mute()
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            Recorder.unmute()
+
+    return call
 
 
 def _given(name: str, group: Any, args: tuple[Any, ...]) -> Given:
