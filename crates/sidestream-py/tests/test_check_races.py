@@ -483,6 +483,17 @@ def test_the_second_access_raises_where_that_is_asked_for() -> None:
         read(run, MAIN)
 
 
+def test_a_race_at_the_places_of_an_earlier_one_raises_as_well() -> None:
+    run = recorder(raises=True)
+    for memory in (X, Y):
+        run.allocated(memory, SIDE)
+        write(run, SIDE, memory)
+        with pytest.raises(RaceError, match="RAW"):
+            read(run, MAIN, memory)
+    (race,) = found(run)
+    assert race["count"] == 2
+
+
 def test_memory_does_not_grow_with_the_length_of_a_run() -> None:
     """The numbers of tenancies are reused: 50 kB suffice for 40 of them."""
     run = recorder(memory=200_000)

@@ -75,7 +75,8 @@ impl Recorder {
             let stream = core.stream(stream);
             lacks_name = core.streams.lacks_name(stream, site.stack);
         });
-        if lacks_name && let Some((name, _)) = self.torch.called(py, [Some(stream), None]) {
+        if lacks_name {
+            let [name, _] = self.torch.called(py, [Some(stream), None]);
             self.core.lock().learn_name(stream, name);
         }
     }

@@ -468,8 +468,7 @@ impl Recorder {
         let mut site = site();
         {
             let mut names = self.names.lock();
-            let name = &names.operators[site.name as usize];
-            let name = format!("a store before this {name}");
+            let name = format!("a store before this {}", names.of(site.name));
             site.name = names.operator(name);
         }
         for (start, end) in changed {

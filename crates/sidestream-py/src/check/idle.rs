@@ -14,7 +14,6 @@ use sidestream::check::Findings;
 use sidestream::op::{BufferId, OpId, StreamId};
 
 use super::Names;
-use super::report::shown_site;
 use super::spine::Site;
 
 /// The number of times that the host must block at a place before it gets a remark.
@@ -302,7 +301,7 @@ impl Idle {
                 How::Stream | How::Event if place.reads => "landed",
                 How::Stream | How::Event => "explicit",
             };
-            json!({"at": shown_site(place.site, names), "how": how})
+            json!({"at": names.shown(place.site), "how": how})
         });
         shown.collect()
     }

@@ -40,6 +40,7 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use serde_json::{Value, json};
 
 use backward::{Backward, Engine};
 use events::Done;
@@ -102,6 +103,20 @@ impl Names {
 
     fn operator(&mut self, name: String) -> u32 {
         self.operators.insert_full(name).0 as u32
+    }
+
+    /// The name of an operator, or of a kernel's argument.
+    fn of(&self, operator: u32) -> &str {
+        self.operators
+            .get_index(operator as usize)
+            .map_or("", |name| name)
+    }
+
+    /// A place for the report.
+    fn shown(&self, site: Site) -> Value {
+        let thread = self.threads.get(site.thread as usize);
+        let thread = thread.map_or("", |name| name);
+        json!({"operator": self.of(site.name), "thread": thread, "stack": site.stack})
     }
 }
 

@@ -12,7 +12,6 @@ use sidestream::op::{BufferId, OpId, StreamId};
 use sidestream_program::{CannotReduce, Pair, reduce};
 
 use super::Recorder;
-use super::report::stream_name;
 
 /// Receives the operations: the checker, and the log if there is one.
 pub struct Told {
@@ -113,7 +112,7 @@ impl Recorder {
         let streams: Vec<(StreamId, String)> = {
             let core = self.core.lock();
             let all = (0..core.streams.all.len()).map(|at| StreamId(at as u32));
-            let all: Vec<(StreamId, String)> = all.map(|id| (id, stream_name(id, &core))).collect();
+            let all: Vec<_> = all.map(|id| (id, core.streams.name(id))).collect();
             let known = |name: &str| all.iter().find(|(_, known)| known == name);
             let these = called.into_iter();
             these
@@ -144,8 +143,7 @@ impl Recorder {
             let (operator, stack) = {
                 let (core, names) = (self.core.lock(), self.names.lock());
                 let site = core.site_of(origin.site);
-                let operator = names.operators.get_index(site.name as usize).cloned();
-                (operator.unwrap_or_default(), site.stack)
+                (names.of(site.name).to_owned(), site.stack)
             };
             let text: String = told.call1((stack, operator))?.extract()?;
             remarks.push((origin.op, text));

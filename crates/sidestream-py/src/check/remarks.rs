@@ -14,7 +14,6 @@ use sidestream::op::{Kind, Op, OpId, StreamId};
 use super::Names;
 use super::held::Held;
 use super::idle::{How, Idle};
-use super::report::{shown_site, stream_name};
 use super::spine::{Core, Site};
 use super::streams::{COLLECTIVES, RawStream};
 
@@ -324,8 +323,8 @@ impl Core {
     /// All observations, for the report.
     pub(super) fn shown_noticed(&self, names: &Names) -> Value {
         let noticed = &self.noticed;
-        let site = |site: Site| shown_site(site, names);
-        let name = |stream| stream_name(stream, self);
+        let site = |site: Site| names.shown(site);
+        let name = |stream| self.streams.name(stream);
         let timed = noticed.clocks.timed.iter();
         let late = noticed.late.as_ref().map(|late| {
             let last = late.last.iter();
@@ -381,11 +380,10 @@ impl Core {
         let by_itself = self.sites.iter().filter(|site| site.waits_by_itself);
         let by_itself: HashSet<u32> = by_itself.map(|site| site.stack).collect();
         let found = self.findings.waits_not_needed(self.noticed.is_over);
-        let all = found.into_iter().filter_map(|waited| {
-            let site = self.sites.get_index(waited.site.0 as usize)?;
-            (site.stack != 0 && !by_itself.contains(&site.stack)).then_some((waited, *site))
-        });
-        all.collect()
+        let all = found.into_iter();
+        let all = all.map(|waited| (waited, self.site_of(waited.site)));
+        all.filter(|(_, site)| site.stack != 0 && !by_itself.contains(&site.stack))
+            .collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use indexmap::IndexSet;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use sidestream::check::{Doubt, Fix, LintCode, Mend, Race, Report, Severity};
@@ -10,173 +11,90 @@ use sidestream::order::Chain;
 
 use super::host::END_OF_SOURCE;
 use super::spine::{Core, Site};
-use super::streams::{COLLECTIVES, RawStream, Stream};
 use super::threads::{Deed, Unheard};
 use super::touch::{Real, Touch};
 use super::{Names, Recorder};
 
-/// What is known of races when they are found, and cannot be determined later.
-#[derive(Default)]
-pub struct Details {
-    by_race: HashMap<(OpId, OpId, Option<BufferId>), Detail>,
-}
+/// What identifies a race of the checker: its two operations, and the buffer.
+pub type Key = (OpId, OpId, Option<BufferId>);
 
-#[derive(Clone, Default)]
-struct Detail {
+/// What is known of races when they are found, and cannot be determined later.
+pub type Details = HashMap<Key, Detail>;
+
+#[derive(Default)]
+pub struct Detail {
     /// Whether the touched bytes overlap.
-    real: bool,
-    /// The reason why the race is not certain, if it is not.
-    doubt: Option<String>,
+    real: Real,
     /// The program's names for the two streams at the second operation.
-    names: Option<(Option<String>, Option<String>)>,
+    names: [Option<String>; 2],
     tensor: Option<(String, Vec<u64>)>,
     bytes: Option<(u64, u64)>,
 }
 
+/// The races as listed, and for each race of the checker's report its index in the list.
+type Listed = (Vec<Value>, Vec<Option<usize>>);
+
 impl Recorder {
-    /// Records the details of the last operation's races. Returns the first race that is certain, by the numbers in
-    /// the report.
+    /// Records the details of the last operation's races. Returns the first race that is certain.
     pub(super) fn describe(
         &self,
         py: Python<'_>,
         touches: &[Touch],
         tensors: &[Bound<'_, PyAny>],
-    ) -> Option<(OpId, OpId, Option<BufferId>)> {
+    ) -> Option<Key> {
         let mut fresh = Vec::new();
         {
-            let core = self.core.lock();
-            let (names, details) = (self.names.lock(), self.details.lock());
+            let (core, details) = (self.core.lock(), self.details.lock());
             for race in core.findings.report().races.iter().rev() {
                 if race.second != core.last() && race.second.0 + 3 < core.last().0 {
                     break;
                 }
-                if details.by_race.contains_key(&key(race)) {
+                if details.contains_key(&key(race)) {
                     continue;
                 }
-                let real = core.notes.is_real(race.first, race.second, race.buffer);
-                let doubt = match real {
-                    Real::Yes | Real::No => None,
-                    Real::May(None) => Some(
-                        "one of the two receives all of it, and may touch only a part".to_owned(),
-                    ),
-                    Real::May(Some((argument, op))) => {
-                        let is_first = op == race.first;
-                        let kernel = if is_first { race.sites.0 } else { race.sites.1 };
-                        let name = |at: u32| {
-                            names
-                                .operators
-                                .get_index(at as usize)
-                                .map_or("", |name| name)
-                        };
-                        Some(format!(
-                            "the kernel `{}` receives all of it as its argument `{}`, and may touch only a part",
-                            name(core.site_of(kernel).name),
-                            name(argument)
-                        ))
-                    }
-                };
                 let detail = Detail {
-                    real: real != Real::No,
-                    doubt,
+                    real: core.notes.is_real(race.first, race.second, race.buffer),
                     bytes: race.buffer.and_then(|buffer| core.last_touched(buffer)),
                     ..Detail::default()
                 };
-                let streams = [race.chains.0, race.chains.1].map(|chain| handle(chain, &core));
+                let handle = |chain| Some(core.streams.get(stream_of(chain)?)?.raw);
+                let streams = [race.chains.0, race.chains.1].map(handle);
                 fresh.push((key(race), race.severity(), streams, detail));
             }
         }
         let mut first = None;
         for (key, severity, streams, mut detail) in fresh {
-            detail.tensor = detail.bytes.and_then(|bytes| {
+            detail.tensor = detail.bytes.and_then(|(from, to)| {
                 let mut pairs = touches.iter().zip(tensors);
-                let (_, tensor) = pairs.find(|(t, _)| t.ptr < bytes.1 && bytes.0 < t.end)?;
+                let (_, tensor) = pairs.find(|(touch, _)| touch.ptr < to && from < touch.end)?;
                 shown(tensor)
             });
-            if detail.real {
+            if detail.real != Real::No {
                 detail.names = self.torch.called(py, streams);
             }
-            self.learn_names(streams, detail.names.clone());
-            if detail.real && detail.doubt.is_none() && severity == Severity::Error {
+            let mut core = self.core.lock();
+            for (stream, name) in streams.into_iter().zip(&detail.names) {
+                if let Some(stream) = stream {
+                    core.learn_name(stream, name.clone());
+                }
+            }
+            drop(core);
+            if detail.real == Real::Yes && severity == Severity::Error {
                 first = first.or(Some(key));
             }
-            self.details.lock().by_race.insert(key, detail);
+            self.details.lock().insert(key, detail);
         }
         first
     }
 
-    fn learn_names(
-        &self,
-        streams: [Option<RawStream>; 2],
-        names: Option<(Option<String>, Option<String>)>,
-    ) {
-        let mut core = self.core.lock();
-        let (first, second) = names.unwrap_or_default();
-        for (stream, name) in streams.into_iter().zip([first, second]) {
-            if let Some(stream) = stream {
-                core.learn_name(stream, name);
-            }
-        }
-    }
-
     /// The race that is raised, as JSON.
-    pub(super) fn raised(&self, (first, second, buffer): (OpId, OpId, Option<BufferId>)) -> String {
-        let core = self.core.lock();
-        let races = self.races(&core);
-        let ids = json!([first.0, second.0, buffer.map(|buffer| buffer.0)]);
-        let found = races.0.into_iter().find(|race| race["_ids"] == ids);
-        found.unwrap_or_default().to_string()
-    }
-
-    /// The races as listed, with those at equal places merged; and for each race of the report, its index in the
-    /// list.
-    fn races(&self, core: &Core) -> (Vec<Value>, Vec<Option<usize>>) {
-        let names = self.names.lock();
-        let details = self.details.lock();
+    pub(super) fn raised(&self, race: Key) -> String {
+        let (core, names) = (self.core.lock(), self.names.lock());
         let report = core.findings.report();
-        let mut listed: Vec<Value> = Vec::new();
-        let mut known: HashMap<(&'static str, Site, Site), usize> = HashMap::new();
-        let mut places = vec![None; report.races.len()];
-        for (at, race) in report.races.iter().enumerate() {
-            let detail = details.by_race.get(&key(race)).cloned();
-            // If a race has no details from when it was found, its bytes are not certain to overlap.
-            let detail = detail.unwrap_or_default();
-            if !detail.real {
-                continue;
-            }
-            let [first, second] = [race.sites.0, race.sites.1].map(|site| core.site_of(site));
-            // An uncertain race is listed once for two places, in either order and of any kind.
-            let place = match detail.doubt {
-                None => (race.kind.code(), first, second),
-                Some(_) if (first.stack, first.name) <= (second.stack, second.name) => {
-                    ("", first, second)
-                }
-                Some(_) => ("", second, first),
-            };
-            if let Some(&equal) = known.get(&place) {
-                let count = listed[equal]["count"].as_u64().unwrap_or(0);
-                listed[equal]["count"] = count.saturating_add(race.count).into();
-                places[at] = Some(equal);
-                continue;
-            }
-            known.insert(place, listed.len());
-            places[at] = Some(listed.len());
-            listed.push(shown_race(race, &detail, (first, second), core, &names));
-        }
-        let unheard = core
-            .threads
-            .iter()
-            .flat_map(|threads| threads.found.values());
-        for pair in unheard {
-            let sites = [pair.first.site, pair.second.site].map(|site| core.site_of(site));
-            // A race that exists for any timing of the threads is listed only as a race of the checker.
-            let is_listed = |kind: &str| {
-                RACES.contains(&kind) && known.contains_key(&(kind, sites[0], sites[1]))
-            };
-            if !RACES.iter().any(|kind| is_listed(kind)) {
-                listed.push(shown_unheard(pair, sites, core, &names));
-            }
-        }
-        (listed, places)
+        let (races, places) = Shown(&core, &names).races(&report, &self.details.lock());
+        let at = report.races.iter().position(|known| key(known) == race);
+        let listed = at.and_then(|at| races.get(places[at]?));
+        listed.unwrap_or_default().to_string()
     }
 }
 
@@ -184,76 +102,290 @@ impl Recorder {
 impl Recorder {
     /// The findings so far, as JSON.
     fn report(&self) -> String {
-        let core = self.core.lock();
-        let (races, places) = self.races(&core);
-        let names = self.names.lock();
+        let (core, names) = (self.core.lock(), self.names.lock());
+        let shown = Shown(&core, &names);
         let report = core.findings.report();
-        // A wait that other races need anyway also orders the later use of the memory.
-        let is_noted = |at: &usize| places[*at].is_none() || noted(&report.races[*at]).is_some();
-        let plain = report.mends(|race| race.fix);
-        let shared = plain.iter().filter(|mend| !mend.races.iter().all(is_noted));
-        let ordered: HashSet<Option<usize>> = shared
-            .flat_map(|mend| mend.races.iter().map(|&at| places[at]))
-            .collect();
-        let ordered: HashSet<_> = report
-            .races
-            .iter()
-            .zip(&places)
-            .filter(|(_, place)| ordered.contains(place))
-            .map(|(race, _)| key(race))
-            .collect();
-        let fix_of = |race: &Race| {
-            if ordered.contains(&key(race)) {
-                race.fix
-            } else {
-                noted(race).unwrap_or(race.fix)
-            }
-        };
-        let mends: Vec<Value> = report
-            .mends(fix_of)
-            .iter()
-            .filter_map(|mend| shown_mend(mend, &report, &places, &core, &names))
-            .collect();
-        let lints = report.lints.iter();
-        // PyTorch sets the device around each call, so the device from which a stream is used has no meaning. Why the
-        // host waits is analyzed in `idle`.
-        let lints = lints.filter(|lint| {
-            !matches!(
-                lint.code,
-                LintCode::ForeignDeviceLaunch | LintCode::SyncInLoop
-            )
-        });
+        let (races, places) = shown.races(&report, &self.details.lock());
         let has_places = self.stacks.lock().is_some();
-        let lints: Vec<Value> = lints
-            .filter_map(|lint| {
-                let site = *core.noticed.remarked.1.get(&lint.op)?;
-                (site.stack != 0 || !has_places).then(|| {
-                    json!({
-                        "code": lint.code.code(),
-                        "text": lint.code.meaning(),
-                        "stack": site.stack,
-                    })
-                })
-            })
-            .collect();
         let refused = report.error.map(|refused| refused.to_string());
         json!({
             "races": races,
-            "mends": mends,
-            "lints": lints,
+            "mends": shown.mends(&report, &places),
+            "lints": shown.lints(&report, has_places),
             "noticed": core.shown_noticed(&names),
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
             "host": core.host.watch.shown(),
-            "streams": core.streams.all.iter().enumerate().filter(|(_, stream)| stream.raw.raw & COLLECTIVES == 0).map(|(at, stream)| json!({
-                "name": stream_name(StreamId(at as u32), &core), "device": stream.raw.device, "handle": stream.raw.raw,
-            })).collect::<Vec<_>>(),
+            "streams": core.streams.shown(),
         })
         .to_string()
     }
 }
 
-fn key(race: &Race) -> (OpId, OpId, Option<BufferId>) {
+/// What findings are shown with: the state of the check, and the names.
+struct Shown<'a>(&'a Core, &'a Names);
+
+impl Shown<'_> {
+    /// The races, with those at equal places merged.
+    fn races(&self, report: &Report, details: &Details) -> Listed {
+        let Shown(core, _) = self;
+        let mut listed: Vec<Value> = Vec::new();
+        let mut known: HashMap<(&'static str, Site, Site), usize> = HashMap::new();
+        let mut places = vec![None; report.races.len()];
+        for (at, race) in report.races.iter().enumerate() {
+            // If a race has no details from when it was found, its bytes are not certain to overlap.
+            let Some(detail) = details.get(&key(race)).filter(|of| of.real != Real::No) else {
+                continue;
+            };
+            let [first, second] = [race.sites.0, race.sites.1].map(|site| core.site_of(site));
+            // An uncertain race is listed once for two places, in either order and of any kind.
+            let place = if detail.real == Real::Yes {
+                (race.kind.code(), first, second)
+            } else if (first.stack, first.name) <= (second.stack, second.name) {
+                ("", first, second)
+            } else {
+                ("", second, first)
+            };
+            let equal = *known.entry(place).or_insert(listed.len());
+            places[at] = Some(equal);
+            if let Some(known) = listed.get_mut(equal) {
+                let count = known["count"].as_u64().unwrap_or(0);
+                known["count"] = count.saturating_add(race.count).into();
+            } else {
+                listed.push(self.race(race, detail));
+            }
+        }
+        let threads = core.threads.iter();
+        for pair in threads.flat_map(|threads| threads.found.values()) {
+            let [first, second] = [&pair.first, &pair.second].map(|deed| core.site_of(deed.site));
+            // A race that exists for any timing of the threads is listed only as a race of the checker.
+            if !RACES
+                .iter()
+                .any(|kind| known.contains_key(&(*kind, first, second)))
+            {
+                listed.push(self.unheard(pair));
+            }
+        }
+        (listed, places)
+    }
+
+    fn race(&self, race: &Race, detail: &Detail) -> Value {
+        let Shown(core, _) = self;
+        let buffer = race.buffer;
+        let workspace = buffer.and_then(|buffer| core.graphs.workspace_of(buffer));
+        let fix = self.remedy(noted(race).unwrap_or(race.fix), race).text;
+        let doubt = self.doubt(race, detail.real);
+        json!({
+            "kind": race.kind.code(),
+            "text": match workspace {
+                Some(_) => "both use it, and nothing orders them",
+                None => race.meaning(),
+            },
+            "workspace": workspace.map(|stream| core.streams.name(stream)),
+            "severity": match doubt {
+                Some(_) => Severity::Warn.name(),
+                None => race.severity().name(),
+            },
+            "doubt": doubt.as_deref().or(race.doubt.map(Doubt::text)),
+            "dtype": detail.tensor.as_ref().map(|tensor| &tensor.0),
+            "shape": detail.tensor.as_ref().map(|tensor| &tensor.1),
+            "bytes": detail.bytes,
+            "first": self.side(race.sites.0, stream_of(race.chains.0)),
+            "second": self.side(race.sites.1, stream_of(race.chains.1)),
+            "freed_between": race.handed_on.is_some_and(|on| on.freed.is_some()),
+            "fix": match workspace {
+                Some(_) => format!(
+                    "capture each graph on a separate stream (`torch.cuda.graph(graph, stream=torch.cuda.Stream())`), or {fix}"
+                ),
+                None => fix,
+            },
+            "names": detail.names,
+            "count": race.count,
+            "_ids": [Some(race.first.0), Some(race.second.0), buffer.map(|buffer| buffer.0)],
+        })
+    }
+
+    /// Two calls by two threads without an observed order.
+    fn unheard(&self, pair: &Unheard) -> Value {
+        let side = |deed: &Deed| self.side(deed.site, deed.stream);
+        json!({
+            "kind": pair.kind(),
+            "text": "two threads make these calls, and which comes first is left to their timing",
+            "doubt": "no order between the two threads was observed",
+            "workspace": null,
+            "severity": Severity::Warn.name(),
+            "dtype": null,
+            "shape": null,
+            "bytes": pair.bytes,
+            "first": side(&pair.first),
+            "second": side(&pair.second),
+            "freed_between": false,
+            "fix": "hand over between the threads: the first puts something into a queue, sets an event or ends after {first}, and the second takes it, waits or joins before {second}",
+            "count": pair.count,
+        })
+    }
+
+    fn side(&self, site: SiteId, stream: Option<StreamId>) -> Value {
+        let mut side = self.1.shown(self.0.site_of(site));
+        let name = stream.map_or_else(|| "host".to_owned(), |id| self.0.streams.name(id));
+        side["stream"] = name.into();
+        side
+    }
+
+    /// The reason why it is not certain that a race's bytes overlap.
+    fn doubt(&self, race: &Race, real: Real) -> Option<String> {
+        match real {
+            Real::Yes | Real::No => None,
+            Real::May(None) => {
+                Some("one of the two receives all of it, and may touch only a part".to_owned())
+            }
+            Real::May(Some((argument, op))) => {
+                let is_first = op == race.first;
+                let kernel = if is_first { race.sites.0 } else { race.sites.1 };
+                let kernel = self.1.of(self.0.site_of(kernel).name);
+                let argument = self.1.of(argument);
+                Some(format!(
+                    "the kernel `{kernel}` receives all of it as its argument `{argument}`, and may touch only a part"
+                ))
+            }
+        }
+    }
+
+    /// The calls that fix the races.
+    fn mends(&self, report: &Report, places: &[Option<usize>]) -> Vec<Value> {
+        // A wait that other races need anyway also orders the later use of the memory.
+        let is_noted = |at: &usize| places[*at].is_none() || noted(&report.races[*at]).is_some();
+        let plain = report.mends(|race| race.fix);
+        let shared = plain.iter().filter(|mend| !mend.races.iter().all(is_noted));
+        let ordered = shared.flat_map(|mend| mend.races.iter().map(|&at| places[at]));
+        let ordered: HashSet<Option<usize>> = ordered.collect();
+        let at_places = report.races.iter().zip(places);
+        let ordered = at_places.filter(|(_, place)| ordered.contains(place));
+        let ordered: HashSet<Key> = ordered.map(|(race, _)| key(race)).collect();
+        let fix_of = |race: &Race| match noted(race) {
+            Some(fix) if !ordered.contains(&key(race)) => fix,
+            _ => race.fix,
+        };
+        let mends = report.mends(fix_of);
+        let mends = mends.iter();
+        mends
+            .filter_map(|mend| self.mend(mend, report, places))
+            .collect()
+    }
+
+    /// A suggested call, its place, and the races that it fixes by their indices in the list.
+    fn mend(&self, mend: &Mend, report: &Report, places: &[Option<usize>]) -> Option<Value> {
+        let races: IndexSet<usize> = mend.races.iter().filter_map(|&at| places[at]).collect();
+        // The place is that of the first real race.
+        let first = *mend
+            .races
+            .iter()
+            .filter(|&&at| places[at].is_some())
+            .min()?;
+        let call = self.remedy(mend.fix, &report.races[first]);
+        (!call.call.is_empty()).then(|| {
+            json!({
+                "kind": call.kind,
+                "call": call.call,
+                "stack": self.0.site_of(call.at).stack,
+                "first": places[first],
+                "races": races.into_iter().collect::<Vec<_>>(),
+            })
+        })
+    }
+
+    /// The checker's remarks; with stacks, those at a line of the program.
+    fn lints(&self, report: &Report, has_places: bool) -> Vec<Value> {
+        let lints = report.lints.iter().filter_map(|lint| {
+            // PyTorch sets the device around each call, so the device from which a stream is used has no meaning. Why
+            // the host waits is analyzed in `idle`.
+            let is_moot = matches!(
+                lint.code,
+                LintCode::ForeignDeviceLaunch | LintCode::SyncInLoop
+            );
+            let stack = self.0.noticed.remarked.1.get(&lint.op)?.stack;
+            let (code, text) = (lint.code.code(), lint.code.meaning());
+            let is_shown = !is_moot && (stack != 0 || !has_places);
+            is_shown.then(|| json!({"code": code, "text": text, "stack": stack}))
+        });
+        lints.collect()
+    }
+
+    fn remedy(&self, fix: Fix, race: &Race) -> Remedy {
+        let Shown(core, names) = self;
+        let streams = &core.streams;
+        let name = |stream| streams.in_code(stream);
+        let [first, second] = [race.sites.0, race.sites.1];
+        // The streams' variable names are usable only if the race is between exactly these two.
+        let kind = |kind, usable| if usable { kind } else { "other" };
+        let other = |call: &str, at, text: &str| ("other", call.to_owned(), at, text.to_owned());
+        let (kind, call, at, text) = match fix {
+            // If one line has both the copy and the end of its source, a wait before that line comes before the copy, too.
+            Fix::SyncStream { .. } if names.of(core.site_of(second).name) == END_OF_SOURCE => {
+                other(
+                    "x = x.pin_memory()",
+                    first,
+                    "pin the source (`pin_memory()`, `pin_memory=True` of a loader), or keep it until the host has waited for {first}",
+                )
+            }
+            Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
+                if streams.is_collectives(source) =>
+            {
+                let text = "call `wait()` on the work that {first} returned before {second}";
+                other("work.wait()", second, text)
+            }
+            Fix::WaitStream { stream, source, .. } => {
+                let call = format!("{}.wait_stream({})", name(stream), name(source));
+                let text = format!("call `{call}` before {{second}}");
+                let usable = race.chains == (Chain::Stream(source), Chain::Stream(stream));
+                (kind("wait", usable), call, second, text)
+            }
+            Fix::SyncStream { stream, .. } => {
+                let (call, stream_name) = (
+                    format!("{}.synchronize()", name(stream)),
+                    streams.name(stream),
+                );
+                let text = format!(
+                    "record an event on {stream_name} after {{first}} and call `event.synchronize()` before {{second}} (or `{call}`)"
+                );
+                let usable = race.chains.0 == Chain::Stream(stream);
+                (kind("sync", usable), call, second, text)
+            }
+            Fix::SyncEvent { .. } => {
+                let text = "call `event.synchronize()` before {second}";
+                other("event.synchronize()", second, text)
+            }
+            Fix::RecordStream { stream, .. } => {
+                let call = format!("x.record_stream({})", name(stream));
+                let mut text =
+                    format!("call `{call}` on the earlier tensor before its last reference dies");
+                if noted(race).is_some() {
+                    let stream = streams.name(stream);
+                    text +=
+                        &format!(", so that its memory is not reused while {stream} still uses it");
+                }
+                ("record_stream", call, first, text)
+            }
+            Fix::Flag { .. } => {
+                let text = "let the second thread wait for the first before {second}";
+                other("", second, text)
+            }
+        };
+        Remedy {
+            kind,
+            call,
+            at,
+            text,
+        }
+    }
+}
+
+/// The kinds of races between two accesses.
+const RACES: [&str; 8] = [
+    "UAF", "UBA", "HOST_RAW", "HOST_WAR", "HOST_WAW", "RAW", "WAR", "WAW",
+];
+
+fn key(race: &Race) -> Key {
     (race.first, race.second, race.buffer)
 }
 
@@ -263,134 +395,12 @@ fn shown(tensor: &Bound<'_, PyAny>) -> Option<(String, Vec<u64>)> {
     Some((dtype.trim_start_matches("torch.").to_owned(), shape))
 }
 
-fn shown_side(site: Site, stream: Option<StreamId>, core: &Core, names: &Names) -> Value {
-    let mut side = shown_site(site, names);
-    let name = stream.map_or_else(|| "host".to_owned(), |stream| stream_name(stream, core));
-    side["stream"] = name.into();
-    side
-}
-
-pub(super) fn shown_site(site: Site, names: &Names) -> Value {
-    let operator = names.operators.get_index(site.name as usize);
-    let thread = names.threads.get(site.thread as usize);
-    let [operator, thread] = [operator, thread].map(|name| name.map_or("", |name| name));
-    json!({"operator": operator, "thread": thread, "stack": site.stack})
-}
-
-fn shown_race(
-    race: &Race,
-    detail: &Detail,
-    sites: (Site, Site),
-    core: &Core,
-    names: &Names,
-) -> Value {
-    let side = |site, chain| shown_side(site, stream_of(chain), core, names);
-    let workspace = race
-        .buffer
-        .and_then(|buffer| core.graphs.workspace_of(buffer));
-    let fix = remedy(noted(race).unwrap_or(race.fix), race, core, names).text;
-    json!({
-        "kind": race.kind.code(),
-        "text": match workspace {
-            Some(_) => "both use it, and nothing orders them",
-            None => race.meaning(),
-        },
-        "workspace": workspace.map(|stream| stream_name(stream, core)),
-        "severity": match detail.doubt {
-            Some(_) => Severity::Warn.name(),
-            None => race.severity().name(),
-        },
-        "doubt": detail.doubt.as_deref().or(race.doubt.map(Doubt::text)),
-        "dtype": detail.tensor.as_ref().map(|tensor| &tensor.0),
-        "shape": detail.tensor.as_ref().map(|tensor| &tensor.1),
-        "bytes": detail.bytes.map(|(start, end)| [start, end]),
-        "first": side(sites.0, race.chains.0),
-        "second": side(sites.1, race.chains.1),
-        "freed_between": race.handed_on.is_some_and(|on| on.freed.is_some()),
-        "fix": match workspace {
-            Some(_) => format!(
-                "capture each graph on a separate stream (`torch.cuda.graph(graph, stream=torch.cuda.Stream())`), or {fix}"
-            ),
-            None => fix,
-        },
-        "names": detail.names.clone().unwrap_or_default(),
-        "count": race.count,
-        "_ids": [Some(race.first.0), Some(race.second.0), race.buffer.map(|buffer| buffer.0)],
-    })
-}
-
-/// The kinds of races between two accesses.
-const RACES: [&str; 8] = [
-    "UAF", "UBA", "HOST_RAW", "HOST_WAR", "HOST_WAW", "RAW", "WAR", "WAW",
-];
-
-/// Two calls by two threads without an observed order.
-fn shown_unheard(pair: &Unheard, sites: [Site; 2], core: &Core, names: &Names) -> Value {
-    let side = |site, deed: &Deed| shown_side(site, deed.stream, core, names);
-    json!({
-        "kind": pair.kind(),
-        "text": "two threads make these calls, and which comes first is left to their timing",
-        "doubt": "no order between the two threads was observed",
-        "workspace": null,
-        "severity": "warn",
-        "dtype": null,
-        "shape": null,
-        "bytes": pair.bytes.map(|(start, end)| [start, end]),
-        "first": side(sites[0], &pair.first),
-        "second": side(sites[1], &pair.second),
-        "freed_between": false,
-        "fix": "hand over between the threads: the first puts something into a queue, sets an event or ends after {first}, and the second takes it, waits or joins before {second}",
-        "count": pair.count,
-    })
-}
-
 /// The stream of a chain; `None` for the host.
 fn stream_of(chain: Chain) -> Option<StreamId> {
     match chain {
         Chain::Thread(_) => None,
         Chain::Stream(stream) => Some(stream),
     }
-}
-
-/// The stream's name in the report: the program's name for it, unless another stream has this name, too.
-pub(super) fn stream_name(stream: StreamId, core: &Core) -> String {
-    let Some(known) = core.streams.get(stream) else {
-        return format!("stream{}", stream.0);
-    };
-    if let Some(name) = &known.called {
-        let is_other =
-            |other: &Stream| other.raw != known.raw && other.called.as_ref() == Some(name);
-        let has_name = |other: &Stream| is_other(other) || other.name == *name;
-        if !core.streams.all.iter().any(has_name) {
-            return name.clone();
-        }
-    }
-    known.name.clone()
-}
-
-/// The stream's name in a call that a user can copy into the program.
-fn stream_in_code(stream: StreamId, core: &Core) -> String {
-    let name = stream_name(stream, core);
-    match core.streams.get(stream) {
-        Some(known) if matches!(known.raw.raw, 0 | 1) && known.name == name => {
-            match known.raw.device {
-                0 => "torch.cuda.default_stream()".to_owned(),
-                device => format!("torch.cuda.default_stream({device})"),
-            }
-        }
-        _ => name,
-    }
-}
-
-/// Whether a stream is that of a group's collectives.
-fn is_collectives(stream: StreamId, core: &Core) -> bool {
-    let known = core.streams.get(stream);
-    known.is_some_and(|known| known.raw.raw & COLLECTIVES != 0)
-}
-
-/// The handle of a stream; `None` for the host.
-fn handle(chain: Chain, core: &Core) -> Option<RawStream> {
-    Some(core.streams.get(stream_of(chain)?)?.raw)
 }
 
 /// The fix if PyTorch's allocator reused the memory because it did not know that a stream uses it.
@@ -404,37 +414,6 @@ fn noted(race: &Race) -> Option<Fix> {
     })
 }
 
-/// A suggested call, its place, and the races that it fixes by their indices in the list.
-fn shown_mend(
-    mend: &Mend,
-    report: &Report,
-    places: &[Option<usize>],
-    core: &Core,
-    names: &Names,
-) -> Option<Value> {
-    let mut races: Vec<usize> = Vec::new();
-    for listed in mend.races.iter().filter_map(|&at| places[at]) {
-        if !races.contains(&listed) {
-            races.push(listed);
-        }
-    }
-    // The place is that of the first real race.
-    let first = mend.races.iter().filter(|&&at| places[at].is_some()).min();
-    let race = &report.races[*first?];
-    let call = remedy(mend.fix, race, core, names);
-    if call.call.is_empty() {
-        return None;
-    }
-    let stack = core
-        .sites
-        .get_index(call.at.0 as usize)
-        .map_or(0, |site| site.stack);
-    let first = places[*first?];
-    Some(
-        json!({"kind": call.kind, "call": call.call, "stack": stack, "first": first, "races": races}),
-    )
-}
-
 /// A call that fixes a race, as a user can copy it into the program.
 struct Remedy {
     /// `wait` and `sync` if the program's names for the race's two streams are usable in it, or `record_stream`.
@@ -445,74 +424,4 @@ struct Remedy {
     at: SiteId,
     /// The fix as a clause. `{first}` and `{second}` are placeholders for the places of the operations.
     text: String,
-}
-
-fn remedy(fix: Fix, race: &Race, core: &Core, names: &Names) -> Remedy {
-    let name = |stream| stream_in_code(stream, core);
-    let [first, second] = [race.sites.0, race.sites.1];
-    // The streams' variable names are usable only if the race is between exactly these two.
-    let kind = |kind, usable| if usable { kind } else { "other" };
-    let other = |call: &str, at, text: &str| ("other", call.to_owned(), at, text.to_owned());
-    let (kind, call, at, text) = match fix {
-        // If one line has both the copy and the end of its source, a wait before that line comes before the copy, too.
-        Fix::SyncStream { .. } if is_end_of_source(second, core, names) => other(
-            "x = x.pin_memory()",
-            first,
-            "pin the source (`pin_memory()`, `pin_memory=True` of a loader), or keep it until the host has waited for {first}",
-        ),
-        Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
-            if is_collectives(source, core) =>
-        {
-            let text = "call `wait()` on the work that {first} returned before {second}";
-            other("work.wait()", second, text)
-        }
-        Fix::WaitStream { stream, source, .. } => {
-            let call = format!("{}.wait_stream({})", name(stream), name(source));
-            let text = format!("call `{call}` before {{second}}");
-            let usable = race.chains == (Chain::Stream(source), Chain::Stream(stream));
-            (kind("wait", usable), call, second, text)
-        }
-        Fix::SyncStream { stream, .. } => {
-            let (call, stream_name) = (
-                format!("{}.synchronize()", name(stream)),
-                stream_name(stream, core),
-            );
-            let text = format!(
-                "record an event on {stream_name} after {{first}} and call `event.synchronize()` before {{second}} (or `{call}`)"
-            );
-            let usable = race.chains.0 == Chain::Stream(stream);
-            (kind("sync", usable), call, second, text)
-        }
-        Fix::SyncEvent { .. } => {
-            let text = "call `event.synchronize()` before {second}";
-            other("event.synchronize()", second, text)
-        }
-        Fix::RecordStream { stream, .. } => {
-            let call = format!("x.record_stream({})", name(stream));
-            let mut text =
-                format!("call `{call}` on the earlier tensor before its last reference dies");
-            if noted(race).is_some() {
-                let stream = stream_name(stream, core);
-                text += &format!(", so that its memory is not reused while {stream} still uses it");
-            }
-            ("record_stream", call, first, text)
-        }
-        Fix::Flag { .. } => {
-            let text = "let the second thread wait for the first before {second}";
-            other("", second, text)
-        }
-    };
-    Remedy {
-        kind,
-        call,
-        at,
-        text,
-    }
-}
-
-/// Whether the host's access is the end of a tensor whose copy may still read it.
-fn is_end_of_source(second: SiteId, core: &Core, names: &Names) -> bool {
-    let site = core.sites.get_index(second.0 as usize);
-    let name = site.and_then(|site| names.operators.get_index(site.name as usize));
-    name.is_some_and(|name| name == END_OF_SOURCE)
 }

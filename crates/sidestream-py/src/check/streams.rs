@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde_json::{Value, json};
 use sidestream::log::Record;
 use sidestream::op::{DeviceId, StreamId, StreamKind};
 
@@ -93,6 +94,55 @@ impl Streams {
 
     pub fn get(&self, id: StreamId) -> Option<&Stream> {
         self.all.get(id.0 as usize)
+    }
+
+    /// The stream's name in the report: the program's name for it, unless another stream has this name, too.
+    pub fn name(&self, id: StreamId) -> String {
+        let Some(known) = self.get(id) else {
+            return format!("stream{}", id.0);
+        };
+        let is_others = |name: &String| {
+            let is_called =
+                |other: &Stream| other.raw != known.raw && other.called.as_ref() == Some(name);
+            let mut all = self.all.iter();
+            all.any(|other| is_called(other) || other.name == *name)
+        };
+        let called = known.called.as_ref().filter(|name| !is_others(name));
+        called.unwrap_or(&known.name).clone()
+    }
+
+    /// The stream's name in a call that a user can copy into the program.
+    pub fn in_code(&self, id: StreamId) -> String {
+        let name = self.name(id);
+        match self.get(id).map(|known| (known.raw, known.name == name)) {
+            Some((
+                RawStream {
+                    device: 0,
+                    raw: 0 | 1,
+                },
+                true,
+            )) => "torch.cuda.default_stream()".to_owned(),
+            Some((RawStream { device, raw: 0 | 1 }, true)) => {
+                format!("torch.cuda.default_stream({device})")
+            }
+            _ => name,
+        }
+    }
+
+    /// Whether a stream is that of a group's collectives.
+    pub fn is_collectives(&self, id: StreamId) -> bool {
+        self.get(id)
+            .is_some_and(|known| known.raw.raw & COLLECTIVES != 0)
+    }
+
+    /// The streams for the report.
+    pub fn shown(&self) -> Value {
+        let all = (0..self.all.len() as u32).map(StreamId);
+        let all = all.filter(|id| !self.is_collectives(*id)).map(|id| {
+            let RawStream { device, raw } = self.all[id.0 as usize].raw;
+            json!({"name": self.name(id), "device": device, "handle": raw})
+        });
+        all.collect()
     }
 
     /// The number of a stream that PyTorch made, if the stream was observed.

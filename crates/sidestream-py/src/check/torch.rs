@@ -108,14 +108,11 @@ impl Torch {
     }
 
     /// The program's variable names of two streams.
-    pub fn called(
-        &self,
-        py: Python<'_>,
-        streams: [Option<RawStream>; 2],
-    ) -> Option<(Option<String>, Option<String>)> {
+    pub fn called(&self, py: Python<'_>, streams: [Option<RawStream>; 2]) -> [Option<String>; 2] {
         let [first, second] = streams.map(|stream| stream.map(|at| (at.device, at.raw)));
         let names = self.called.bind(py).call1((first, second));
-        names.ok()?.extract().ok()
+        let names = names.and_then(|names| names.extract::<(_, _)>());
+        names.map_or_else(|_| Default::default(), Into::into)
     }
 
     /// The memory that cannot be reused yet, if that can be told.

@@ -51,8 +51,9 @@ impl Touch {
 }
 
 /// Whether two accesses overlap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Real {
+    #[default]
     No,
     Yes,
     /// They may: the argument, and its operation.
