@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use indexmap::IndexMap;
 use sidestream::op::StreamId;
 
 use super::spine::Site;
@@ -16,8 +17,8 @@ pub struct Held {
     freed: HashMap<u64, (u64, Site, StreamId)>,
     bytes: u64,
     looked_at: u64,
-    /// The places and streams at the time when the most memory could not be reused.
-    pub most: Vec<(Site, StreamId, u64)>,
+    /// The bytes by place and stream, at the time when the most memory could not be reused.
+    pub most: IndexMap<(Site, StreamId), u64>,
 }
 
 impl Held {
@@ -52,25 +53,18 @@ impl Held {
     /// The result of the query: addresses and sizes.
     pub fn looked(&mut self, pending: &[(u64, u64)]) {
         self.looked_at = self.bytes;
-        let mut found: Vec<(Site, StreamId, u64)> = Vec::new();
+        let mut found = IndexMap::new();
         let mut kept = HashMap::new();
         for &(start, bytes) in pending {
             let Some((_, site, stream)) = self.freed.remove(&start) else {
                 continue;
             };
-            match found
-                .iter_mut()
-                .find(|known| (known.0, known.1) == (site, stream))
-            {
-                Some(known) => known.2 += bytes,
-                None => found.push((site, stream, bytes)),
-            }
+            *found.entry((site, stream)).or_default() += bytes;
             kept.insert(start, (bytes, site, stream));
         }
-        let sum = |all: &[(Site, StreamId, u64)]| all.iter().map(|one| one.2).sum::<u64>();
-        self.bytes = sum(&found);
+        self.bytes = found.values().sum();
         self.freed = kept;
-        if sum(&found) > sum(&self.most) {
+        if self.bytes > self.most.values().sum() {
             self.most = found;
         }
     }

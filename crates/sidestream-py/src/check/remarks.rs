@@ -93,8 +93,8 @@ struct Late {
     device: u32,
     /// The number of calls that may have caused the error.
     count: u64,
-    /// The last calls that may have caused the error: place, stream and number.
-    last: Vec<(Site, StreamId, u64)>,
+    /// The number of the last calls that may have caused the error, by place and stream.
+    last: IndexMap<(Site, StreamId), u64>,
 }
 
 /// The streams that were created at one place.
@@ -272,16 +272,10 @@ impl Core {
             all.extend(open.map(|&(_, call, site)| (call, site, stream)));
         }
         all.sort_unstable_by_key(|(call, ..)| std::cmp::Reverse(*call));
-        let mut last: Vec<(Site, StreamId, u64)> = Vec::new();
+        let mut last: IndexMap<(Site, StreamId), u64> = IndexMap::new();
         for &(_, site, stream) in &all {
-            let has_room = last.len() < SHOWN_CALLS;
-            match last
-                .iter_mut()
-                .find(|known| (known.0, known.1) == (site, stream))
-            {
-                Some(known) => known.2 += 1,
-                None if has_room => last.push((site, stream, 1)),
-                None => {}
+            if last.len() < SHOWN_CALLS || last.contains_key(&(site, stream)) {
+                *last.entry((site, stream)).or_default() += 1;
             }
         }
         self.noticed.late = Some(Late {
@@ -328,7 +322,7 @@ impl Core {
         let timed = noticed.clocks.timed.iter();
         let late = noticed.late.as_ref().map(|late| {
             let last = late.last.iter();
-            let last = last.map(|&(at, stream, count)| json!([site(at), name(stream), count]));
+            let last = last.map(|(&(at, stream), count)| json!([site(at), name(stream), count]));
             json!({
                 "at": site(late.at),
                 "text": late.text,
@@ -347,7 +341,7 @@ impl Core {
             "pinned": noticed.pinned.map(|(bytes, at)| json!([bytes, site(at)])),
             "late": late,
             "made": made.map(|(at, made)| json!([site(*at), made.count, made.let_go])).collect::<Vec<_>>(),
-            "held": held.map(|&(at, stream, bytes)| json!([site(at), name(stream), bytes])).collect::<Vec<_>>(),
+            "held": held.map(|(&(at, stream), bytes)| json!([site(at), name(stream), bytes])).collect::<Vec<_>>(),
             "waits": self.waits_not_needed().iter().map(|(waited, at)| json!({
                 "at": site(*at),
                 "stream": name(waited.stream),
