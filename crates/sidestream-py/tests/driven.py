@@ -24,9 +24,7 @@ if TYPE_CHECKING:
             *,
             product: bool = False,
         ) -> None: ...
-        def allocated(self, ptr: int, stream: int, device: int = 0) -> None: ...
         def record_stream(self, ptr: int, bytes: int, stream: int, device: int = 0) -> None: ...
-        def device_synchronize(self, device: int = 0) -> None: ...
         def host_memory(self, ptr: int, bytes: int, pinned: bool) -> None: ...
         def host_copy(
             self,
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
         def host_access(self, name: str, ptr: int, bytes: int, write: bool) -> None: ...
         def pretend_stream(self, stream: int) -> None: ...
         def pretend_pinned(self, ptr: int, bytes: int) -> None: ...
-        def graph_launch(self, key: int, stream: int, device: int = 0) -> None: ...
 
 else:
     Recorder = _sidestream.Recorder
@@ -66,6 +63,14 @@ def recorder(
     def plan(_: Any) -> Any:
         raise AssertionError("no operator of PyTorch runs here")
 
-    called: Any = lambda one, two: (None, None)  # noqa: E731
-    rest: Any = None, [], None, memory, raises, hidden, None, None, True
-    return Recorder(plan, str, called, lambda: "MainThread", *rest)
+    functions = {
+        "planner": plan,
+        "shown": str,
+        "called": lambda one, two: (None, None),
+        "current_stream": None,
+        "current_device": None,
+        "thread_name": lambda: "MainThread",
+        "plain": [],
+        "no_dispatch": None,
+    }
+    return Recorder(functions, None, memory, raises, hidden, True)

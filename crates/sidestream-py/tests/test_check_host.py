@@ -87,7 +87,7 @@ def asks_an_event(run: Recorder) -> None:
 
 
 def asks_the_stream(run: Recorder) -> None:
-    run.stream_complete(0, SIDE)
+    run.stream_complete(SIDE, 0)
 
 
 def waits_for_the_device(run: Recorder) -> None:

@@ -37,6 +37,11 @@ def wait(run: Recorder, stream: int, source: int, event: int = 1) -> None:
     run.event_wait(event, stream)
 
 
+def launch(run: Recorder, graph: int, stream: int) -> None:
+    run.pretend_stream(stream)
+    run.replay(graph)
+
+
 # Each case has a mistake unless it is `right`; the set has the kinds of races that are found with the
 # mistake.
 CASES: dict[str, tuple[Callable[[Recorder, bool], None], set[str]]] = {}
@@ -275,7 +280,7 @@ def a_stream_that_was_not_asked(run: Recorder, right: bool) -> None:
     run.host_memory(HOST, SIZE, True)
     run.host_copy("copy_", HOST, X, SIZE, True, SIDE)
     if right:
-        run.stream_complete(0, SIDE)
+        run.stream_complete(SIDE, 0)
     run.host_access("fill_", HOST, SIZE, True)
 
 
@@ -322,7 +327,7 @@ def a_graph_that_runs_beside_its_input(run: Recorder, right: bool) -> None:
     write(run, MAIN)
     if right:
         wait(run, SIDE, MAIN)
-    run.graph_launch(7, SIDE)
+    launch(run, 7, SIDE)
 
 
 @case("RAW")
@@ -330,7 +335,7 @@ def a_graph_whose_result_is_read_too_early(run: Recorder, right: bool) -> None:
     run.capture_begin(7)
     run.operator("mul", [(X, SIZE)], [(Y, SIZE)], SIDE)
     run.capture_end()
-    run.graph_launch(7, SIDE)
+    launch(run, 7, SIDE)
     if right:
         wait(run, MAIN, SIDE)
     read(run, MAIN, Y)
@@ -348,14 +353,14 @@ def two_graphs_that_were_captured_on_one_stream(run: Recorder, right: bool) -> N
     """
     captured(run, 7, THIRD, X)
     captured(run, 8, 0x400 if right else THIRD, Y)
-    run.graph_launch(7, MAIN)
-    run.graph_launch(8, SIDE)
+    launch(run, 7, MAIN)
+    launch(run, 8, SIDE)
 
 
 @case("WAW")
 def a_graph_beside_a_product_on_the_stream_of_its_capture(run: Recorder, right: bool) -> None:
     captured(run, 7, SIDE, X)
-    run.graph_launch(7, MAIN)
+    launch(run, 7, MAIN)
     if right:
         wait(run, SIDE, MAIN)
     run.operator("mm", [(Y, SIZE)], [(Z, SIZE)], SIDE, product=True)
@@ -471,8 +476,8 @@ def test_what_is_captured_and_no_product_needs_no_workspace() -> None:
         run.capture_begin(graph)
         run.operator("mul", [(memory, SIZE)], [(memory + SIZE, SIZE)], THIRD)
         run.capture_end()
-    run.graph_launch(7, MAIN)
-    run.graph_launch(8, SIDE)
+    launch(run, 7, MAIN)
+    launch(run, 8, SIDE)
     assert found(run) == []
 
 

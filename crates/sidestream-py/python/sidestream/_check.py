@@ -264,21 +264,23 @@ def _mode(
     hidden = _check_fix.hidden()
     itself: list[Any] = []
     mode = _Mode(
-        _check_plan.planner(planned, itself),
-        shown,
-        _check_fix.namer(hidden),
-        lambda: threading.current_thread().name,
+        {
+            "planner": _check_plan.planner(planned, itself),
+            "shown": shown,
+            "called": _check_fix.namer(hidden),
+            "current_stream": torch._C._cuda_getCurrentRawStream if cuda else None,
+            "current_device": torch._C._cuda_getDevice if cuda else None,
+            "thread_name": lambda: threading.current_thread().name,
+            "plain": [torch.Tensor, torch.nn.Parameter],
+            "no_dispatch": torch._C._disabled_torch_dispatch_impl,
+        },
         {
             "code": torch.autograd.graph._engine_run_backward.__code__,
             "node": getattr(torch._C, "_current_autograd_node", None),
         },
-        [torch.Tensor, torch.nn.Parameter],
-        torch._C._disabled_torch_dispatch_impl,
         memory,
         raises,
         (hidden, _check_fix.LIBRARIES) if stacks else None,
-        torch._C._cuda_getCurrentRawStream if cuda else None,
-        torch._C._cuda_getDevice if cuda else None,
         pretend,
     )
     mode.pinned = Pinned(mode)

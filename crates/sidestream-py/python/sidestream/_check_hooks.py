@@ -28,13 +28,13 @@ from sidestream._system import after_forks
 _CALLBACKS = {
     "EventCreationCallbacks": "on_event_creation",
     "EventDeletionCallbacks": "on_event_deletion",
-    "EventRecordCallbacks": "on_event_record",
-    "EventWaitCallbacks": "on_event_wait",
+    "EventRecordCallbacks": "event_record",
+    "EventWaitCallbacks": "event_wait",
     "MemoryAllocationCallbacks": "on_memory_allocation",
     "MemoryDeallocationCallbacks": "on_memory_deallocation",
     "StreamCreationCallbacks": "on_stream_creation",
-    "DeviceSynchronizationCallbacks": "on_device_synchronization",
-    "StreamSynchronizationCallbacks": "on_stream_synchronization",
+    "DeviceSynchronizationCallbacks": "device_synchronize",
+    "StreamSynchronizationCallbacks": "stream_synchronize",
     "EventSynchronizationCallbacks": "on_event_synchronization",
 }
 
@@ -123,7 +123,7 @@ def _existing(recorder: Recorder) -> None:
     for segment in torch.cuda.memory_snapshot():
         for block in segment["blocks"]:
             if block["state"] == "active_allocated" and "address" in block:
-                recorder.existing(block["address"], segment["device"], segment["stream"])
+                recorder.allocated(block["address"], segment["stream"], segment["device"])
 
 
 def _in_steps(recorder: Recorder, steps: Steps, stack: contextlib.ExitStack) -> None:
@@ -166,7 +166,7 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
     def stream_asked(done: bool, stream: Any) -> None:
         if done:
-            recorder.stream_complete(stream.device_index, stream.cuda_stream)
+            recorder.stream_complete(stream.cuda_stream, stream.device_index)
 
     wrap(stack, torch.cuda.Event, "query", after=event_asked)
     wrap(stack, torch.cuda.Event, "elapsed_time", after=time_asked)
@@ -276,6 +276,10 @@ def _own_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         except (TypeError, ValueError, ImportError):
             return None
 
+    def tell(call: Callable[..., None], stream: Any, *event: int) -> None:
+        if at := handle(stream):
+            call(*event, *at)
+
     # Numbers that no handle has identify these events.
     def number(event: Any) -> int:
         return _OURS | id(event)
@@ -286,33 +290,24 @@ def _own_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
             recorder.event_record(_OURS, *source)
             recorder.event_wait(_OURS, *target)
 
-    def synchronized(_: None, stream: Any) -> None:
-        if at := handle(stream):
-            recorder.stream_synchronize(*at)
-
     def stream_asked(done: bool, stream: Any) -> None:
-        if done and (at := handle(stream)):
-            recorder.stream_complete(at[1], at[0])
-
-    def recorded(_: None, event: Any, stream: Any = None) -> None:
-        if at := handle(stream):
-            recorder.event_record(number(event), *at)
-
-    def event_waited(_: None, event: Any, stream: Any = None) -> None:
-        if at := handle(stream):
-            recorder.event_wait(number(event), *at)
+        if done:
+            tell(recorder.stream_complete, stream)
 
     def event_asked(done: bool, event: Any) -> None:
         if done:
             recorder.event_complete(number(event))
 
-    wrap(stack, Stream, "wait_stream", after=waited)
-    wrap(stack, Stream, "synchronize", after=synchronized)
-    wrap(stack, Stream, "query", after=stream_asked)
-    wrap(stack, Event, "record", after=recorded)
-    wrap(stack, Event, "wait", after=event_waited)
-    wrap(stack, Event, "synchronize", after=lambda _, event: recorder.on_event_synchronization(number(event)))
-    wrap(stack, Event, "query", after=event_asked)
+    def on(owner: Any, name: str, after: Callable[..., None]) -> None:
+        wrap(stack, owner, name, after=after)
+
+    on(Stream, "wait_stream", waited)
+    on(Stream, "synchronize", lambda _, stream: tell(recorder.stream_synchronize, stream))
+    on(Stream, "query", stream_asked)
+    on(Event, "record", lambda _, event, stream=None: tell(recorder.event_record, stream, number(event)))
+    on(Event, "wait", lambda _, event, stream=None: tell(recorder.event_wait, stream, number(event)))
+    on(Event, "synchronize", lambda _, event: recorder.on_event_synchronization(number(event)))
+    on(Event, "query", event_asked)
 
 
 _OURS = 1 << 63

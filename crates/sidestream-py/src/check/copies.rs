@@ -10,6 +10,7 @@ use super::events::Done;
 use super::idle::How;
 use super::plan::{self, Class, Plan, Touched};
 use super::spine::Site;
+use super::streams::RawStream;
 use super::touch::Touch;
 
 impl Recorder {
@@ -208,53 +209,71 @@ impl Recorder {
                 let (host, tensor) = (&touches[host], &tensors[host]);
                 let stream = self.torch.stream(py, from.max(to) as u32);
                 let direct = asked.is_direct((target, source), host, free);
-                let asynchronous = free && direct;
-                let memory = if asynchronous {
+                let memory = if free && direct {
                     self.track(host, tensor)
-                } else if self.is_tracked(host, tensor) {
-                    Some(Memory::Pinned)
                 } else {
-                    None
+                    let is_tracked = self.is_tracked(host, tensor);
+                    is_tracked.then_some(Memory::Pinned)
                 };
-                if on_device {
-                    self.core.lock().host.watch.drop_kept(host.ptr, host.end);
+                // SAFETY: the tensor is alive, so its storage is, and `keep_storage` ensures that its end is reported.
+                unsafe {
+                    self.to_or_from_host(py, (site, stream), &touches, memory, (direct, free))?
                 }
-                let waits = !asynchronous && (on_device || !free);
-                if waits {
-                    self.compare(py, super::host::ALL, || site)?;
-                } else if asynchronous && !on_device {
-                    // The bytes that an earlier copy left here are compared before they are recorded again.
-                    self.compare(py, (host.ptr, host.end), || site)?;
-                }
-                let mut found = false;
-                if !direct && !on_device && memory.is_some() {
-                    found |= self.core.lock().host_access(site, host);
-                }
-                let mut core = self.core.lock();
-                let known = core.host.locate(host.ptr);
-                let known = known.filter(|_| memory.is_some() && (direct || on_device));
-                let kind = match (memory.unwrap_or(Memory::Pinned), on_device) {
-                    (memory, true) => (Memory::Device, memory),
-                    (memory, false) => (memory, Memory::Device),
-                };
-                let [read, written] = &touches;
-                found |= core.copy(site, stream, kind, (read, written), known);
-                if let (true, Some(memory), Some((buffer, _))) = (asynchronous, memory, known) {
-                    let id = core.stream(stream);
-                    let at = (id, core.findings.steps(id));
-                    core.noticed.idle.copied(buffer, at, on_device);
-                    // SAFETY: the tensor is alive, so its storage is, and `keep_storage` ensures that its end is
-                    // reported.
-                    unsafe { core.watch_copy(stream, memory, host) };
-                }
-                if waits {
-                    let how = Some(How::of_copy(on_device));
-                    core.done(site, Done::Stream(stream), how);
-                }
-                found
             }
         };
         self.look(py, found, &touches, &tensors)
+    }
+
+    /// Reports a copy between host and device. `memory` is the kind of the host's, if it is tracked; `direct` says
+    /// whether the copy uses it itself, and `free` whether the caller goes on. Returns whether something was found.
+    ///
+    /// # Safety
+    /// As for [`Watch::copy`](super::host::Watch::copy).
+    pub(super) unsafe fn to_or_from_host(
+        &self,
+        py: Python<'_>,
+        (site, stream): (Site, RawStream),
+        touches: &[Touch; 2],
+        memory: Option<Memory>,
+        (direct, free): (bool, bool),
+    ) -> PyResult<bool> {
+        let on_device = touches[0].device >= 0;
+        let host = &touches[usize::from(on_device)];
+        let asynchronous = free && direct;
+        let waits = !asynchronous && (on_device || !free);
+        if on_device {
+            self.core.lock().host.watch.drop_kept(host.ptr, host.end);
+        }
+        if waits {
+            self.compare(py, super::host::ALL, || site)?;
+        } else if asynchronous && !on_device {
+            // The bytes that an earlier copy left here are compared before they are recorded again.
+            self.compare(py, (host.ptr, host.end), || site)?;
+        }
+        let mut core = self.core.lock();
+        let mut found = false;
+        if !direct && !on_device && memory.is_some() {
+            found |= core.host_access(site, host);
+        }
+        let known = core.host.locate(host.ptr);
+        let known = known.filter(|_| memory.is_some() && (direct || on_device));
+        let kind = match (memory.unwrap_or(Memory::Pinned), on_device) {
+            (memory, true) => (Memory::Device, memory),
+            (memory, false) => (memory, Memory::Device),
+        };
+        found |= core.copy(site, stream, kind, touches, known);
+        if let (true, Some(memory), Some((buffer, _))) = (asynchronous, memory, known) {
+            let id = core.stream(stream);
+            let at = (id, core.findings.steps(id));
+            core.noticed.idle.copied(buffer, at, on_device);
+            // SAFETY: the caller guarantees it.
+            unsafe { core.watch_copy(stream, memory, host) };
+        }
+        if waits {
+            let how = Some(How::of_copy(on_device));
+            core.done(site, Done::Stream(stream), how);
+        }
+        Ok(found)
     }
 }
 

@@ -7,17 +7,14 @@ use pyo3::prelude::*;
 use sidestream::op::Memory;
 
 use super::Recorder;
-use super::events::Done;
-use super::idle::How;
 use super::streams::RawStream;
 use super::touch::Touch;
 
-/// Addresses and sizes.
-type Ranges = Vec<(u64, u64)>;
+/// An address and a size.
+type Range = (u64, u64);
 
-fn touches(ranges: Ranges, write: bool, device: i32) -> impl Iterator<Item = Touch> {
-    let range = move |(ptr, bytes)| Touch::of(ptr, u64::saturating_add(ptr, bytes), device, write);
-    ranges.into_iter().map(range)
+fn touch((ptr, bytes): Range, write: bool, device: i32) -> Touch {
+    Touch::of(ptr, ptr.saturating_add(bytes), device, write)
 }
 
 #[pymethods]
@@ -29,27 +26,20 @@ impl Recorder {
         &self,
         py: Python<'_>,
         name: &str,
-        reads: Ranges,
-        writes: Ranges,
+        reads: Vec<Range>,
+        writes: Vec<Range>,
         stream: u64,
         device: u32,
         product: bool,
     ) -> PyResult<()> {
         let on = device as i32;
-        let all: Vec<Touch> = touches(reads, false, on)
-            .chain(touches(writes, true, on))
-            .collect();
+        let reads = reads.into_iter().map(|range| touch(range, false, on));
+        let writes = writes.into_iter().map(|range| touch(range, true, on));
+        let all: Vec<Touch> = reads.chain(writes).collect();
         let raw = RawStream::of(device, stream);
         let site = self.named(py, name);
         let found = self.core.lock().operator(site, raw, &all, product);
         self.look(py, found, &[], &[])
-    }
-
-    /// Memory from PyTorch's allocator that belongs to the stream.
-    #[pyo3(signature = (ptr, stream, device=0))]
-    fn allocated(&self, ptr: u64, stream: u64, device: u32) {
-        let raw = RawStream::of(device, stream);
-        self.core.lock().allocated(ptr, raw);
     }
 
     /// `tensor.record_stream(stream)`.
@@ -57,17 +47,8 @@ impl Recorder {
     fn record_stream(&self, py: Python<'_>, ptr: u64, bytes: u64, stream: u64, device: u32) {
         let raw = RawStream::of(device, stream);
         let site = self.named(py, "record_stream");
-        let touch = touches(vec![(ptr, bytes)], false, device as i32).next();
-        if let Some(touch) = touch {
-            self.core.lock().record_stream(site, &touch, raw);
-        }
-    }
-
-    /// `torch.cuda.synchronize(device)`.
-    #[pyo3(signature = (device=0))]
-    fn device_synchronize(&self, py: Python<'_>, device: u32) {
-        let how = Some(How::Stream);
-        self.done(py, "torch.cuda.synchronize", Done::Device(device), how);
+        let touch = touch((ptr, bytes), false, device as i32);
+        self.core.lock().record_stream(site, &touch, raw);
     }
 
     /// Host memory that copies use.
@@ -100,37 +81,21 @@ impl Recorder {
     ) -> PyResult<()> {
         let raw = RawStream::of(device, stream);
         let site = self.named(py, name);
-        let on_host = touches(vec![(host, bytes)], !upload, -1).next();
-        let on_device = touches(vec![(memory, bytes)], upload, device as i32).next();
-        let (Some(on_host), Some(on_device)) = (on_host, on_device) else {
-            return Ok(());
-        };
-        if upload {
-            self.compare(py, (on_host.ptr, on_host.end), || site)?;
-        } else {
-            self.core
-                .lock()
-                .host
-                .watch
-                .drop_kept(on_host.ptr, on_host.end);
+        let mut all = [
+            touch((host, bytes), !upload, -1),
+            touch((memory, bytes), upload, device as i32),
+        ];
+        if !upload {
+            all.reverse();
         }
-        let mut core = self.core.lock();
-        let kind = core
+        let known = self
+            .core
+            .lock()
             .host
             .piece(host)
-            .map_or(Memory::Pinned, |(_, piece)| piece.memory);
-        let known = core.host.locate(host);
-        let (kinds, touches) = if upload {
-            ((kind, Memory::Device), (&on_host, &on_device))
-        } else {
-            ((Memory::Device, kind), (&on_device, &on_host))
-        };
-        let found = core.copy(site, raw, kinds, touches, known);
-        if known.is_some() {
-            // SAFETY: the test keeps the memory.
-            unsafe { core.watch_copy(raw, kind, &on_host) };
-        }
-        drop(core);
+            .map(|(_, piece)| piece.memory);
+        // SAFETY: the test keeps the memory.
+        let found = unsafe { self.to_or_from_host(py, (site, raw), &all, known, (true, true))? };
         self.look(py, found, &[], &[])
     }
 
@@ -149,10 +114,10 @@ impl Recorder {
     ) -> PyResult<()> {
         let site = self.named(py, "copy_");
         let (from, to) = devices;
-        let read = touches(vec![(source, bytes)], false, from as i32);
-        let all: Vec<Touch> = read
-            .chain(touches(vec![(target, bytes)], true, to as i32))
-            .collect();
+        let all = [
+            touch((source, bytes), false, from as i32),
+            touch((target, bytes), true, to as i32),
+        ];
         let streams = (
             RawStream::of(from, source_stream),
             RawStream::of(to, target_stream),
@@ -171,9 +136,8 @@ impl Recorder {
         write: bool,
     ) -> PyResult<()> {
         let site = self.named(py, name);
-        let found = touches(vec![(ptr, bytes)], write, -1)
-            .next()
-            .is_some_and(|touch| self.core.lock().host_access(site, &touch));
+        let touch = touch((ptr, bytes), write, -1);
+        let found = self.core.lock().host_access(site, &touch);
         self.look(py, found, &[], &[])
     }
 
@@ -186,14 +150,5 @@ impl Recorder {
     fn pretend_pinned(&self, ptr: u64, bytes: u64) {
         let mut all = self.torch.asked.pretended_pinned.lock();
         all.push((ptr, ptr.saturating_add(bytes)));
-    }
-
-    /// A captured graph is launched.
-    #[pyo3(signature = (key, stream, device=0))]
-    fn graph_launch(&self, py: Python<'_>, key: u64, stream: u64, device: u32) -> PyResult<()> {
-        let raw = RawStream::of(device, stream);
-        let site = self.named(py, "CUDAGraph.replay");
-        let found = self.core.lock().replay(site, key, raw);
-        self.look(py, found, &[], &[])
     }
 }

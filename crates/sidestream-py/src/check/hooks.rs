@@ -100,13 +100,14 @@ impl Recorder {
         }
     }
 
-    /// The stream of the current device with this handle.
-    fn raw(&self, py: Python<'_>, raw: u64) -> RawStream {
-        let device = self.torch.device(py);
-        RawStream::of(device, raw)
+    /// A stream by its handle, of the current device unless another one is given.
+    fn raw(&self, py: Python<'_>, raw: u64, device: Option<u32>) -> RawStream {
+        RawStream::of(device.unwrap_or_else(|| self.torch.device(py)), raw)
     }
 }
 
+/// The first arguments are those of PyTorch's callbacks. This package's own streams and events, which PyTorch does not
+/// see, have a device besides.
 #[pymethods]
 impl Recorder {
     fn on_event_creation(&self, py: Python<'_>, event: u64) {
@@ -122,15 +123,19 @@ impl Recorder {
         }
     }
 
-    fn on_event_record(&self, py: Python<'_>, event: u64, stream: u64) {
-        let stream = self.raw(py, stream);
+    /// `event.record(stream)`.
+    #[pyo3(signature = (event, stream, device=None))]
+    fn event_record(&self, py: Python<'_>, event: u64, stream: u64, device: Option<u32>) {
+        let stream = self.raw(py, stream, device);
         self.told_of(py, "Event.record", stream, |core, site| {
             core.event_record(site, event, stream);
         });
     }
 
-    fn on_event_wait(&self, py: Python<'_>, event: u64, stream: u64) {
-        let stream = self.raw(py, stream);
+    /// `stream.wait_event(event)`.
+    #[pyo3(signature = (event, stream, device=None))]
+    fn event_wait(&self, py: Python<'_>, event: u64, stream: u64, device: Option<u32>) {
+        let stream = self.raw(py, stream, device);
         let in_backward = self.backward.is_running();
         self.told_of(py, "Stream.wait_event", stream, |core, mut site| {
             site.waits_by_itself |= in_backward;
@@ -158,14 +163,16 @@ impl Recorder {
     /// PyTorch's own streams are all alike, so their creation is not reported.
     fn on_stream_creation(&self, _stream: u64) {}
 
-    fn on_device_synchronization(&self, py: Python<'_>) {
-        let device = self.torch.device(py);
+    #[pyo3(signature = (device=None))]
+    fn device_synchronize(&self, py: Python<'_>, device: Option<u32>) {
+        let device = device.unwrap_or_else(|| self.torch.device(py));
         let how = Some(How::Stream);
         self.done(py, "torch.cuda.synchronize", Done::Device(device), how);
     }
 
-    fn on_stream_synchronization(&self, py: Python<'_>, stream: u64) {
-        let stream = self.raw(py, stream);
+    #[pyo3(signature = (stream, device=None))]
+    fn stream_synchronize(&self, py: Python<'_>, stream: u64, device: Option<u32>) {
+        let stream = self.raw(py, stream, device);
         let how = Some(How::Stream);
         self.done(py, "Stream.synchronize", Done::Stream(stream), how);
     }
@@ -214,33 +221,9 @@ impl Recorder {
     }
 
     /// `stream.query()` returned true.
-    fn stream_complete(&self, py: Python<'_>, device: u32, stream: u64) {
+    fn stream_complete(&self, py: Python<'_>, stream: u64, device: u32) {
         let stream = RawStream::of(device, stream);
         self.done(py, "Stream.query", Done::Stream(stream), None);
-    }
-
-    /// `event.record(stream)` of this package, which PyTorch does not see; the next two likewise.
-    #[pyo3(signature = (event, stream, device=0))]
-    fn event_record(&self, py: Python<'_>, event: u64, stream: u64, device: u32) {
-        let stream = RawStream::of(device, stream);
-        let site = self.named(py, "Event.record");
-        self.core.lock().event_record(site, event, stream);
-    }
-
-    /// `stream.wait_event(event)`.
-    #[pyo3(signature = (event, stream, device=0))]
-    fn event_wait(&self, py: Python<'_>, event: u64, stream: u64, device: u32) {
-        let stream = RawStream::of(device, stream);
-        let site = self.named(py, "Stream.wait_event");
-        self.core.lock().event_wait(site, event, stream);
-    }
-
-    /// `stream.synchronize()`.
-    #[pyo3(signature = (stream, device=0))]
-    fn stream_synchronize(&self, py: Python<'_>, stream: u64, device: u32) {
-        let stream = RawStream::of(device, stream);
-        let how = Some(How::Stream);
-        self.done(py, "Stream.synchronize", Done::Stream(stream), how);
     }
 
     /// The program makes a stream. Returns what to pass to `stream_let_go`.
@@ -282,8 +265,9 @@ impl Recorder {
         self.core.lock().streams.note_blocking(stream);
     }
 
-    /// Memory that was allocated before the check.
-    fn existing(&self, ptr: u64, device: u32, stream: u64) {
+    /// Memory of PyTorch's allocator that belongs to the stream, without the call that allocated it.
+    #[pyo3(signature = (ptr, stream, device=0))]
+    fn allocated(&self, ptr: u64, stream: u64, device: u32) {
         let stream = RawStream::of(device, stream);
         self.core.lock().allocated(ptr, stream);
     }

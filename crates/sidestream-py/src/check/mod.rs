@@ -51,8 +51,7 @@ use plan::{Class, Plan, Touched};
 use report::Details;
 use spine::{Core, Site};
 use stack::Stacks;
-use tensor::Asked;
-use torch::{Freed, Torch};
+use torch::Torch;
 use touch::Touch;
 
 use crate::failure::RaceError;
@@ -130,22 +129,14 @@ thread_local! {
 #[pymethods]
 impl Recorder {
     #[new]
-    #[pyo3(signature = (planner, shown, called, thread_name, engine, plain, no_dispatch, memory, raises, hidden, current_stream, current_device, pretend))]
-    #[expect(clippy::too_many_arguments, reason = "only the package calls it")]
+    #[pyo3(signature = (functions, engine, memory, raises, hidden, pretend))]
     fn new(
         py: Python<'_>,
-        planner: Py<PyAny>,
-        shown: Py<PyAny>,
-        called: Py<PyAny>,
-        thread_name: Py<PyAny>,
+        functions: torch::Functions,
         engine: Option<Engine>,
-        plain: Vec<Py<PyAny>>,
-        no_dispatch: Py<PyAny>,
         memory: u64,
         raises: bool,
         hidden: Option<(Vec<String>, Vec<String>)>,
-        current_stream: Option<Py<PyAny>>,
-        current_device: Option<Py<PyAny>>,
         pretend: bool,
     ) -> Recorder {
         let mut names = Names::default();
@@ -162,20 +153,7 @@ impl Recorder {
             stacks: Mutex::new(hidden.map(|hidden| Stacks::new(py, hidden))),
             names: Mutex::new(names),
             details: Mutex::default(),
-            torch: Torch {
-                asked: Asked::new(pretend),
-                planner,
-                plans: Mutex::default(),
-                shown,
-                called,
-                current_stream,
-                current_device,
-                pretended: AtomicU64::new(0),
-                thread_name,
-                plain,
-                no_dispatch,
-                freed: Freed::default(),
-            },
+            torch: Torch::new(functions, pretend),
             backward: Backward::new(engine),
             guard: Guard::default(),
             kept: Mutex::default(),
@@ -424,8 +402,8 @@ impl Recorder {
         let fresh = self.describe(py, touches, tensors);
         match fresh.filter(|_| self.raises.on) {
             Some(race) => {
-                let text = self.torch.shown.bind(py).call1((self.raised(race),))?;
-                Err(RaceError::new_err(text.unbind()))
+                let text = self.torch.functions.shown.call1(py, (self.raised(race),))?;
+                Err(RaceError::new_err(text))
             }
             None => Ok(()),
         }

@@ -273,18 +273,17 @@ impl Core {
         site: Site,
         stream: RawStream,
         (from, to): (Memory, Memory),
-        (read, written): (&Touch, &Touch),
+        touches: &[Touch; 2],
         host: Option<(BufferId, u64)>,
     ) -> bool {
         self.operations += 1;
-        let touches = [read.clone(), written.clone()];
-        if self.graphs.captured(&touches, None) {
+        if self.graphs.captured(touches, None) {
             return false;
         }
         let stream = self.stream(stream);
-        self.put(&touches, site);
-        if let Some((buffer, base)) = host {
-            let touch = if read.device < 0 { read } else { written };
+        self.put(touches, site);
+        let mut on_host = touches.iter().filter(|touch| touch.device < 0);
+        if let (Some((buffer, base)), Some(touch)) = (host, on_host.next()) {
             let accesses = &mut self.feed.op.accesses;
             self.notes.add(accesses, touch, buffer, base);
         }

@@ -9,31 +9,38 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{ffi, intern};
 
-use super::plan::{Given, Plan};
+use super::plan::{self, Plan};
 use super::streams::RawStream;
 use super::tensor::Asked;
 
-/// Functions and classes of PyTorch and of the package.
-pub struct Torch {
-    pub asked: Asked,
+/// Functions and classes of PyTorch and of the package, as Python passes them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Functions {
     /// Makes the plan of an operator.
-    pub planner: Py<PyAny>,
-    /// The plans, by the address of their operators.
-    pub plans: Mutex<HashMap<usize, Arc<Plan>>>,
+    planner: Py<PyAny>,
     /// Formats the text of a race that is raised.
     pub shown: Py<PyAny>,
     /// Returns the program's variable names of two streams.
-    pub called: Py<PyAny>,
+    called: Py<PyAny>,
     /// Returns the handle of a device's current stream; absent if there is no GPU.
-    pub current_stream: Option<Py<PyAny>>,
-    pub current_device: Option<Py<PyAny>>,
+    current_stream: Option<Py<PyAny>>,
+    current_device: Option<Py<PyAny>>,
+    thread_name: Py<PyAny>,
+    /// PyTorch's own tensor classes.
+    plain: Vec<Py<PyAny>>,
+    /// The `__torch_dispatch__` of classes that do not define one.
+    no_dispatch: Py<PyAny>,
+}
+
+/// What the recorder asks, and remembers of the answers.
+pub struct Torch {
+    pub functions: Functions,
+    pub asked: Asked,
+    /// The plans, by the address of their operators.
+    pub plans: Mutex<HashMap<usize, Arc<Plan>>>,
     /// The current stream if there is no GPU.
     pub pretended: AtomicU64,
-    pub thread_name: Py<PyAny>,
-    /// PyTorch's own tensor classes.
-    pub plain: Vec<Py<PyAny>>,
-    /// The `__torch_dispatch__` of classes that do not define one.
-    pub no_dispatch: Py<PyAny>,
     pub freed: Freed,
 }
 
@@ -47,6 +54,16 @@ pub struct Freed {
 }
 
 impl Torch {
+    pub fn new(functions: Functions, pretend: bool) -> Torch {
+        Torch {
+            functions,
+            asked: Asked::new(pretend),
+            plans: Mutex::default(),
+            pretended: AtomicU64::new(0),
+            freed: Freed::default(),
+        }
+    }
+
     /// The plan of an operator; `name` numbers its name.
     pub fn plan(
         &self,
@@ -57,7 +74,12 @@ impl Torch {
         if let Some(known) = self.plans.lock().get(&key) {
             return Ok(known.clone());
         }
-        let given: Given = self.planner.bind(func.py()).call1((func,))?.extract()?;
+        let given: plan::Given = self
+            .functions
+            .planner
+            .bind(func.py())
+            .call1((func,))?
+            .extract()?;
         let plan = Arc::new(Plan::new(given, name)?);
         // The package keeps the operators alive, so that an address always means the same operator.
         self.plans.lock().insert(key, plan.clone());
@@ -68,9 +90,9 @@ impl Torch {
     #[inline]
     pub fn is_foreign(&self, types: &Bound<'_, PyAny>) -> bool {
         let plain = |class: &Bound<'_, PyAny>| {
-            self.plain.iter().any(|known| class.is(known)) || {
+            self.functions.plain.iter().any(|known| class.is(known)) || {
                 let dispatch = class.getattr(intern!(class.py(), "__torch_dispatch__"));
-                dispatch.is_ok_and(|dispatch| dispatch.is(&self.no_dispatch))
+                dispatch.is_ok_and(|dispatch| dispatch.is(&self.functions.no_dispatch))
             }
         };
         let types = types.cast::<PyTuple>();
@@ -79,7 +101,7 @@ impl Torch {
 
     /// The current stream of a device.
     pub fn stream(&self, py: Python<'_>, device: u32) -> RawStream {
-        let asked = self.current_stream.as_ref();
+        let asked = self.functions.current_stream.as_ref();
         let raw = asked.and_then(|ask| {
             let number = device.into_pyobject(py).ok()?;
             // SAFETY: the callable and its argument are live, and the list ends with a null pointer. The result
@@ -96,21 +118,21 @@ impl Torch {
     }
 
     pub fn device(&self, py: Python<'_>) -> u32 {
-        let asked = self.current_device.as_ref();
+        let asked = self.functions.current_device.as_ref();
         let device = asked.and_then(|ask| ask.bind(py).call0().ok()?.extract().ok());
         device.unwrap_or(0)
     }
 
     /// The name of the calling thread.
     pub fn thread_name(&self, py: Python<'_>) -> String {
-        let name = self.thread_name.bind(py).call0();
+        let name = self.functions.thread_name.bind(py).call0();
         name.and_then(|name| name.extract()).unwrap_or_default()
     }
 
     /// The program's variable names of two streams.
     pub fn called(&self, py: Python<'_>, streams: [Option<RawStream>; 2]) -> [Option<String>; 2] {
         let [first, second] = streams.map(|stream| stream.map(|at| (at.device, at.raw)));
-        let names = self.called.bind(py).call1((first, second));
+        let names = self.functions.called.bind(py).call1((first, second));
         let names = names.and_then(|names| names.extract::<(_, _)>());
         names.map_or_else(|_| Default::default(), Into::into)
     }
