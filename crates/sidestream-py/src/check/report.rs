@@ -122,6 +122,15 @@ impl Recorder {
     }
 }
 
+/// A call that fixes a race, as a user can copy it into the program:
+///
+/// - its kind: `wait` and `sync` if the program's names for the race's two streams are usable in it, `record_stream` or
+///   `other`;
+/// - the call, empty where no call of PyTorch fixes the race;
+/// - the access that it belongs next to;
+/// - the fix as a clause, in which `{first}` and `{second}` are placeholders for the places of the operations.
+type Remedy = (&'static str, String, SiteId, String);
+
 /// What findings are shown with: the state of the check, and the names.
 struct Shown<'a>(&'a Core, &'a Names);
 
@@ -173,7 +182,7 @@ impl Shown<'_> {
         let Shown(core, _) = self;
         let buffer = race.buffer;
         let workspace = buffer.and_then(|buffer| core.graphs.workspace_of(buffer));
-        let fix = self.remedy(noted(race).unwrap_or(race.fix), race).text;
+        let (_, _, _, fix) = self.remedy(noted(race).unwrap_or(race.fix), race);
         let doubt = self.doubt(race, detail.real);
         json!({
             "kind": race.kind.code(),
@@ -282,12 +291,12 @@ impl Shown<'_> {
             .iter()
             .filter(|&&at| places[at].is_some())
             .min()?;
-        let call = self.remedy(mend.fix, &report.races[first]);
-        (!call.call.is_empty()).then(|| {
+        let (kind, call, at, _) = self.remedy(mend.fix, &report.races[first]);
+        (!call.is_empty()).then(|| {
             json!({
-                "kind": call.kind,
-                "call": call.call,
-                "stack": self.0.site_of(call.at).stack,
+                "kind": kind,
+                "call": call,
+                "stack": self.0.site_of(at).stack,
                 "first": places[first],
                 "races": races.into_iter().collect::<Vec<_>>(),
             })
@@ -319,7 +328,7 @@ impl Shown<'_> {
         // The streams' variable names are usable only if the race is between exactly these two.
         let kind = |kind, usable| if usable { kind } else { "other" };
         let other = |call: &str, at, text: &str| ("other", call.to_owned(), at, text.to_owned());
-        let (kind, call, at, text) = match fix {
+        match fix {
             // If one line has both the copy and the end of its source, a wait before that line comes before the copy, too.
             Fix::SyncStream { .. } if names.of(core.site_of(second).name) == END_OF_SOURCE => {
                 other(
@@ -370,12 +379,6 @@ impl Shown<'_> {
                 let text = "let the second thread wait for the first before {second}";
                 other("", second, text)
             }
-        };
-        Remedy {
-            kind,
-            call,
-            at,
-            text,
         }
     }
 }
@@ -412,16 +415,4 @@ fn noted(race: &Race) -> Option<Fix> {
         before: on.freed.unwrap_or(race.second),
         thread: ThreadId(0),
     })
-}
-
-/// A call that fixes a race, as a user can copy it into the program.
-struct Remedy {
-    /// `wait` and `sync` if the program's names for the race's two streams are usable in it, or `record_stream`.
-    kind: &'static str,
-    /// Empty where no call of PyTorch fixes the race.
-    call: String,
-    /// The access that it belongs next to.
-    at: SiteId,
-    /// The fix as a clause. `{first}` and `{second}` are placeholders for the places of the operations.
-    text: String,
 }
