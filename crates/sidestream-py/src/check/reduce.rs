@@ -14,34 +14,16 @@ use sidestream_program::{CannotReduce, Pair, reduce};
 use super::Recorder;
 
 /// Receives the operations: the checker, and the log if there is one.
-pub struct Told {
-    checker: Box<dyn Sink>,
-    log: Option<Box<dyn Sink>>,
-}
+pub struct Told(pub Vec<Box<dyn Sink>>);
 
 impl Told {
-    pub fn new(checker: Box<dyn Sink>) -> Told {
-        Told { checker, log: None }
-    }
-
-    /// Adds a log, which receives all records from here on.
-    pub fn also(&mut self, log: Box<dyn Sink>) {
-        self.log = Some(log);
-    }
-
     #[inline]
     pub fn take(&mut self, record: &Record<'_>) {
-        self.checker.take(record);
-        if let Some(log) = &mut self.log {
-            log.take(record);
-        }
+        self.0.iter_mut().for_each(|sink| sink.take(record));
     }
 
     pub fn full(&mut self) {
-        self.checker.full();
-        if let Some(log) = &mut self.log {
-            log.full();
-        }
+        self.0.iter_mut().for_each(|sink| sink.full());
     }
 }
 

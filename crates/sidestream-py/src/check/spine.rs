@@ -1,9 +1,32 @@
 //! The spine of the check: what PyTorch does becomes an operation, the checker gets it, and the topics hear of it.
 //!
-//! [`Core::operator`] is the whole of it for an operator: its touches become accesses of tenancies
-//! ([`memory`](super::memory)), [`Core::push`] makes an operation of them, and [`Core::hear`] passes it on. Each topic is a
-//! file with a type that holds its state: streams and their names, events and waits, graphs and workspaces, host memory,
-//! threads, remarks. The spine judges nothing: the rules are in `order`, and `check` finds the races.
+//! # The algorithm
+//!
+//! 1. **A call touches bytes.** An operator's schema says which arguments it reads and writes (`plan`), and a tensor's
+//!    bytes are a range of addresses, with rows if it has gaps (`tensor`, `touch`). Kernels that are not operators are
+//!    described by Python (`launches`).
+//! 2. **Bytes belong to a tenancy.** PyTorch's allocator says where one starts, its uses say how far it reaches, and at
+//!    its first use it is declared to the checker as a buffer, after all earlier tenants of its bytes (`memory`). A range
+//!    of addresses is thereby an access of a buffer ([`Core::put`]).
+//! 3. **A call becomes an operation**, with a number, a place in the program (`stack`) and its accesses ([`Core::push`]).
+//!    Copies, records, waits, allocations and frees are operations, too (`copies`, `events`, and below).
+//! 4. **Clocks order operations.** The checker applies CUDA's rules to each operation (`sidestream::order`) and so keeps a
+//!    clock for each stream and for the host: how far it is ordered after each other one. It compares the operation's
+//!    accesses with the last ones to the same bytes: two that conflict and that no clock orders are a race. Nothing of
+//!    this is here.
+//! 5. **The topics hear of the operation** ([`Core::hear`]): `threads`, whether it conflicts with one of another thread
+//!    to which nothing was handed over; `remarks`, `idle` and `held`, whether it deserves a remark.
+//! 6. **A new race is described** while its tensors and names are there ([`Core::found`], `report`), and raised if that
+//!    was asked for.
+//!
+//! [`Core::operator`] is all of it for an operator. While a graph is captured nothing runs: its calls' touches are kept,
+//! and are those of one operation at each replay (`graphs`).
+//!
+//! # Topics
+//!
+//! Each is a file with a type that holds its state: streams and their names, events and waits, graphs and workspaces,
+//! tenancies and host memory, the host's own accesses (`host`), backward passes, threads, remarks. The spine judges
+//! nothing.
 //!
 //! For the checker, all host threads are one, so any observed order between them is taken as guaranteed, and no race
 //! is reported that a lock prevents. What only the timing of two threads orders is found separately, in `threads`.
@@ -207,7 +230,7 @@ impl Core {
         Core {
             findings,
             feed: Feed {
-                sink: Told::new(sink),
+                sink: Told(vec![sink]),
                 op,
                 next: 0,
                 races: 0,
@@ -229,7 +252,7 @@ impl Core {
     /// Adds a log, which receives the same records as the checker. Called before any operation.
     pub fn log_to(&mut self, mut log: Box<dyn Sink>) {
         begin(&mut *log);
-        self.feed.sink.also(log);
+        self.feed.sink.0.push(log);
     }
 
     /// The stream for a handle.
