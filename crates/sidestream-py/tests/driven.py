@@ -54,7 +54,7 @@ else:
 
 
 def recorder(
-    raises: bool = False, memory: int = 1 << 30, hidden: tuple[list[str], list[str]] | None = None
+    raises: bool = False, memory: int = 1 << 30, hidden: tuple[list[str], list[str], str] | None = None
 ) -> Recorder:
     """Make a recorder that observes only calls of the methods declared in `Recorder` above, and no PyTorch
     operators.

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 from driven import Recorder, recorder
+from sidestream._check_fix import PACKAGE
 from sidestream._check_host import watched
 from sidestream._sidestream import RaceError
 
@@ -32,7 +33,7 @@ SIZE = 16 * PAGE
 
 @contextmanager
 def checked(raises: bool = False) -> Iterator[Recorder]:
-    run = recorder(raises, hidden=([], []))
+    run = recorder(raises, hidden=([], [], PACKAGE))
     with watched(run, True, True) as problem:
         assert problem == []
         yield run

@@ -280,7 +280,7 @@ def _mode(
         },
         memory,
         raises,
-        (hidden, _check_fix.LIBRARIES) if stacks else None,
+        (hidden, _check_fix.LIBRARIES, _check_fix.PACKAGE) if stacks else None,
         pretend,
     )
     mode.pinned = Pinned(mode)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Handle = tuple[int, int]
 
 
+#: The folder of this package.
+PACKAGE = os.path.dirname(__file__) + os.sep
 #: The folders of installed code.
 LIBRARIES = [sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 
@@ -49,7 +51,7 @@ def hidden() -> list[str]:
     # With `logging` hidden, a log call counts as the line that reads the value.
     return [
         *folders,
-        os.path.dirname(__file__) + os.sep,
+        PACKAGE,
         "<frozen",
         contextlib.__file__,
         threading.__file__,
@@ -217,7 +219,7 @@ def applied(files: Mapping[str, list[str]]) -> Iterator[None]:
         name: module
         for name, module in sys.modules.items()
         if name != "__main__" and (file := getattr(module, "__file__", None)) and not is_library(file)
-        and not file.startswith(os.path.dirname(__file__) + os.sep)
+        and not file.startswith(PACKAGE)
     }
 
     def forget() -> None:

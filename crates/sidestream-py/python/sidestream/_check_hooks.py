@@ -17,7 +17,7 @@ from typing import Any
 from sidestream._check_changes import put, wrap
 from sidestream._check_collectives import collectives_heard
 from sidestream._check_compiled import compiled_heard
-from sidestream._check_fix import is_library
+from sidestream._check_fix import PACKAGE, is_library
 from sidestream._check_threads import threads_heard
 from sidestream._check_triton import kernels_heard
 from sidestream._sidestream import Recorder
@@ -489,7 +489,6 @@ def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """Observe readings of the host's clocks: the time between them does not include work that was not waited
     for.
     """
-    own = os.path.dirname(__file__) + os.sep
     if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         return
 
@@ -499,7 +498,7 @@ def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         def clock() -> Any:
             # Only readings by the program's own code are observed.
             caller = sys._getframe(1).f_code.co_filename
-            if not caller.startswith(own) and not is_library(caller):
+            if not caller.startswith(PACKAGE) and not is_library(caller):
                 recorder.clock_read(f"time.{name}")
             return read()
 

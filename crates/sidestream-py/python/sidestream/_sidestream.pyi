@@ -73,7 +73,7 @@ class Recorder:
         engine: dict[str, Any] | None,
         memory: int,
         raises: bool,
-        hidden: tuple[list[str], list[str]] | None,
+        hidden: tuple[list[str], list[str], str] | None,
         pretend: bool,
     ) -> Self: ...
     def __torch_dispatch__(

@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use super::Recorder;
 use super::events::Done;
@@ -207,12 +206,7 @@ impl Recorder {
         self.leave_foreign(&mut touched);
         let stream = self.torch.stream(py, device);
         let site = self.named(py, "print");
-        self.compare(py, super::host::ALL, || site)?;
-        let mut core = self.core.lock();
-        let found = core.operator(site, stream, &touched.touches, false);
-        core.done(site, Done::Stream(stream), Some(How::Read));
-        drop(core);
-        self.look(py, found, &touched.touches, &touched.tensors)
+        self.enqueued(py, (site, stream), &touched, false, true)
     }
 
     /// The program has printed the tensor.
@@ -382,14 +376,10 @@ impl Recorder {
     }
 
     /// The frames of a stack, the innermost first: the code object, and the offset in it.
-    fn frames<'py>(&self, py: Python<'py>, stack: u32) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        let frames = match self.stacks.lock().as_ref() {
-            Some(stacks) => stacks.frames(py, stack),
-            None => Vec::new(),
-        };
-        frames
-            .into_iter()
-            .map(|frame| frame.into_pyobject(py))
-            .collect()
+    fn frames(&self, py: Python<'_>, stack: u32) -> Vec<(Py<PyAny>, i32)> {
+        let stacks = self.stacks.lock();
+        stacks
+            .as_ref()
+            .map_or_else(Vec::new, |all| all.frames(py, stack))
     }
 }

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use super::Recorder;
 use super::plan::Touched;
@@ -26,6 +25,9 @@ pub fn is_muted() -> bool {
 /// An argument: a tensor, or an address with a size and a device; whether it is read and written; and its name if
 /// less than all of it may be touched.
 type Given<'py> = (Bound<'py, PyAny>, bool, bool, Option<String>);
+
+/// A pointer of a Triton kernel: its index, its name, and whether it is loaded from and stored to.
+type Pointer = (usize, String, bool, bool);
 
 #[pymethods]
 impl Recorder {
@@ -62,13 +64,9 @@ impl Recorder {
         for (tensor, start, end) in stored {
             if let Some(touch) = self.torch.asked.touch(&tensor, true) {
                 let [ptr, end] = [start, end].map(|by| touch.ptr.saturating_add_signed(by));
-                let rows = None;
-                touched.touches.push(Touch {
-                    ptr,
-                    end,
-                    rows,
-                    ..touch
-                });
+                touched
+                    .touches
+                    .push(Touch::of(ptr, end, touch.device, true));
                 touched.tensors.push(tensor);
             }
         }
@@ -81,13 +79,10 @@ impl Recorder {
             None => self.torch.stream(py, device),
         };
         let site = self.named(py, name);
-        let mut core = self.core.lock();
         // Accesses to pointers inside structures, or to addresses that the kernel loads, are not reported: a wait may
         // be needed for them.
-        core.noticed.has_unseen = true;
-        let found = core.operator(site, stream, &touched.touches, false);
-        drop(core);
-        self.look(py, found, &touched.touches, &touched.tensors)
+        self.core.lock().noticed.has_unseen = true;
+        self.enqueued(py, (site, stream), &touched, false, false)
     }
 
     /// A collective of a group was called: its work is complete for those that wait for this event.
@@ -145,15 +140,11 @@ impl Recorder {
     /// and for each pointer its index, its name, and whether it is loaded from and stored to. None if the text has no
     /// kernel.
     #[staticmethod]
-    fn pointers<'py>(py: Python<'py>, text: &str) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let Some((count, all)) = ttir::pointers(text) else {
-            return Ok(None);
-        };
-        let all: Vec<_> = all
-            .into_iter()
-            .map(|pointer| (pointer.at, pointer.name, pointer.loads, pointer.stores))
-            .collect();
-        (count, all).into_pyobject(py).map(Some)
+    fn pointers(text: &str) -> Option<(usize, Vec<Pointer>)> {
+        let (count, all) = ttir::pointers(text)?;
+        let all = all.into_iter();
+        let all = all.map(|pointer| (pointer.at, pointer.name, pointer.loads, pointer.stores));
+        Some((count, all.collect()))
     }
 }
 

@@ -51,6 +51,7 @@ use plan::{Class, Plan, Touched};
 use report::Details;
 use spine::{Core, Site};
 use stack::Stacks;
+use streams::RawStream;
 use torch::Torch;
 use touch::Touch;
 
@@ -131,12 +132,11 @@ impl Recorder {
     #[new]
     #[pyo3(signature = (functions, engine, memory, raises, hidden, pretend))]
     fn new(
-        py: Python<'_>,
         functions: torch::Functions,
         engine: Option<Engine>,
         memory: u64,
         raises: bool,
-        hidden: Option<(Vec<String>, Vec<String>)>,
+        hidden: Option<(Vec<String>, Vec<String>, String)>,
         pretend: bool,
     ) -> Recorder {
         let mut names = Names::default();
@@ -150,7 +150,7 @@ impl Recorder {
                 late: Mutex::default(),
             },
             core: Mutex::new(Core::new(memory)),
-            stacks: Mutex::new(hidden.map(|hidden| Stacks::new(py, hidden))),
+            stacks: Mutex::new(hidden.map(Stacks::new)),
             names: Mutex::new(names),
             details: Mutex::default(),
             torch: Torch::new(functions, pretend),
@@ -319,15 +319,33 @@ impl Recorder {
         let stream = self.torch.stream(py, device);
         let site = site.unwrap_or_else(|| self.site(py, plan.name));
         let passed = plan.adds && self.backward.is_accumulation(py);
+        if passed {
+            let mut core = self.core.lock();
+            core.passed_by_engine(site, stream, &touched.touches);
+        }
         let waits = plan.waits(&self.torch.asked, args, kwargs);
+        self.enqueued(
+            py,
+            (site, stream),
+            &touched,
+            plan.class == Class::Product,
+            waits,
+        )
+    }
+
+    /// Reports kernels in a stream. `waits` says whether the host then waits for them.
+    fn enqueued(
+        &self,
+        py: Python<'_>,
+        (site, stream): (Site, RawStream),
+        touched: &Touched<'_>,
+        is_product: bool,
+        waits: bool,
+    ) -> PyResult<()> {
         if waits {
             self.compare(py, host::ALL, || site)?;
         }
         let mut core = self.core.lock();
-        if passed {
-            core.passed_by_engine(site, stream, &touched.touches);
-        }
-        let is_product = plan.class == Class::Product;
         let found = core.operator(site, stream, &touched.touches, is_product);
         if waits {
             core.done(site, Done::Stream(stream), Some(How::Read));

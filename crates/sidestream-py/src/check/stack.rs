@@ -64,7 +64,7 @@ pub struct Stacks {
     hidden: Vec<String>,
     libraries: Vec<String>,
     /// The folder of this package.
-    package: Option<String>,
+    package: String,
     /// By address.
     codes: IndexMap<usize, Code>,
     known_lines: HashMap<(String, String, i32), usize>,
@@ -74,17 +74,12 @@ pub struct Stacks {
 
 impl Stacks {
     /// Code in files whose path starts with an entry of the first list is hidden; code in files of the second list is
-    /// not part of the program.
-    pub fn new(py: Python<'_>, (hidden, libraries): (Vec<String>, Vec<String>)) -> Stacks {
-        let package = || -> PyResult<String> {
-            let file = py.import("sidestream")?.getattr("__file__")?;
-            file.extract::<String>()
-        };
-        let package = package().ok();
+    /// not part of the program. The third is the folder of this package.
+    pub fn new((hidden, libraries, package): (Vec<String>, Vec<String>, String)) -> Stacks {
         Stacks {
             hidden,
             libraries,
-            package: package.and_then(|file| file.strip_suffix("__init__.py").map(str::to_owned)),
+            package,
             codes: IndexMap::new(),
             known_lines: HashMap::new(),
             all: IndexSet::new(),
@@ -164,10 +159,7 @@ impl Stacks {
     /// streams and events, whose waits are the program's calls.
     fn is_own(&self, file: &str) -> bool {
         const OTHERS: [&str; 5] = ["_check", "check.py", "_stream.py", "_simulated", "_pytest"];
-        let within = self
-            .package
-            .as_deref()
-            .and_then(|folder| file.strip_prefix(folder));
+        let within = file.strip_prefix(&self.package);
         within.is_some_and(|name| !OTHERS.iter().any(|other| name.starts_with(other)))
     }
 
