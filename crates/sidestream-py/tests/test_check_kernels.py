@@ -432,3 +432,28 @@ def test_kernels_of_cupy_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
             and "`number 0`" in str(race.doubt)
         ), str(found)
     assert fake.RawKernel is RawKernel and fake.RawModule is RawModule
+
+
+@pytest.mark.parametrize(
+    ("offset", "known"),
+    [
+        ("%o = arith.muli %w, %two : tensor<4xi64>", [(0, 0, 4), (0, 8, 12), (0, 16, 20), (0, 24, 28)]),
+        ("%o = arith.addi %w, %two : tensor<4xi64>", [(0, 8, 24)]),
+        # These do not fit, so nothing is certain.
+        ("%o = arith.addi %w, %most : tensor<4xi64>", []),
+        ("%o = arith.muli %most, %two : tensor<4xi64>", []),
+    ],
+)
+@pytest.mark.parametrize("mask", ["", "%m = arith.cmpi slt, %w, %most : tensor<4xi64>\n"])
+def test_offsets_of_64_bits_are_followed(offset: str, mask: str, known: list[tuple[int, int, int]]) -> None:
+    text = (
+        "module {\ntt.func public @k(%x: !tt.ptr<f32>, %v: f32) {\n"
+        f"%most = arith.constant dense<{(1 << 63) - 1}> : tensor<4xi64>\n"
+        "%two = arith.constant dense<2> : tensor<4xi64>\n"
+        "%r = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>\n"
+        f"%w = arith.extsi %r : tensor<4xi32> to tensor<4xi64>\n{mask}{offset}\n"
+        "%s = tt.splat %x : !tt.ptr<f32> -> tensor<4x!tt.ptr<f32>>\n"
+        "%p = tt.addptr %s, %o : tensor<4x!tt.ptr<f32>>, tensor<4xi64>\n"
+        f"tt.store %p, %v{', %m' * bool(mask)} : tensor<4x!tt.ptr<f32>>\ntt.return\n}}\n}}"
+    )
+    assert Recorder.stores(text, (1, 1, 1), {}) == known

@@ -57,22 +57,13 @@ impl Number {
 
     /// Whether all values in a tensor of this shape fit into an integer with this many bits.
     fn fits(self, shape: [i64; 2], bits: u32) -> bool {
-        let most = |at: usize| self.by[at].checked_mul((shape[at] - 1).max(0));
-        let (Some(rows), Some(columns)) = (most(0), most(1)) else {
-            return false;
+        let end = |of: fn(i64, i64) -> i64| {
+            let most = |at: usize| Some(of(self.by[at].checked_mul((shape[at] - 1).max(0))?, 0));
+            self.first.checked_add(most(0)?)?.checked_add(most(1)?)
         };
-        let low = self
-            .first
-            .saturating_add(rows.min(0))
-            .saturating_add(columns.min(0));
-        let high = self
-            .first
-            .saturating_add(rows.max(0))
-            .saturating_add(columns.max(0));
-        let limit = 1_i64
-            .checked_shl(bits - 1)
-            .map_or(i64::MAX, |limit| limit.saturating_sub(1));
-        -limit <= low && high <= limit
+        let limit = i64::MAX >> (64 - bits);
+        let is_within = |end: i64| -limit <= end && end <= limit;
+        end(i64::min).is_some_and(is_within) && end(i64::max).is_some_and(is_within)
     }
 
     /// The rows and columns where the number is below zero.
@@ -83,10 +74,11 @@ impl Number {
             [0, _] | [_, 0] => {
                 let at = usize::from(self.by[0] == 0);
                 let by = self.by[at];
+                let after = |last: i64, by| last.checked_div_euclid(by)?.checked_add(1);
                 bounds[at] = if by > 0 {
-                    (i64::MIN, (-1 - self.first).div_euclid(by) + 1)
+                    (i64::MIN, after(-1 - self.first, by)?)
                 } else {
-                    (self.first.div_euclid(-by) + 1, i64::MAX)
+                    (after(self.first, by.checked_neg()?)?, i64::MAX)
                 };
             }
             _ => return None,
