@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from driven import Recorder, recorder
+from forked import python
 from sidestream._sidestream import RaceError
 
 MAIN, SIDE, THIRD = 0, 0x100, 0x200
@@ -508,3 +510,27 @@ def test_memory_does_not_grow_with_the_length_of_a_run() -> None:
         run.on_memory_deallocation(X)
     assert found(run) == []
     assert json.loads(run.report())["operations"] == 20_000
+
+
+def test_a_report_does_not_wait_for_a_thread_that_waits_for_the_interpreter() -> None:
+    """The first look at a stack gives the interpreter to another thread, and so does each one that collects
+    garbage.
+    """
+    ran = python(
+        "-c",
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import faulthandler, threading\n"
+        "from driven import recorder\n"
+        "faulthandler.dump_traceback_later(60, exit=True)\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "run, over = recorder(hidden=([], [], '/nowhere/')), threading.Event()\n"
+        "def ask():\n"
+        "    while not over.is_set():\n"
+        "        run.report(), run.frames(1)\n"
+        "threads = [threading.Thread(target=ask) for _ in range(8)]\n"
+        "for thread in threads: thread.start()\n"
+        "run.event_record(1, 0)\n"
+        "over.set()\n"
+        "for thread in threads: thread.join()\n",
+    )
+    assert ran.returncode == 0, ran.stderr

@@ -377,9 +377,14 @@ impl Recorder {
 
     /// The frames of a stack, the innermost first: the code object, and the offset in it.
     fn frames(&self, py: Python<'_>, stack: u32) -> Vec<(Py<PyAny>, i32)> {
-        let stacks = self.stacks.lock();
-        stacks
-            .as_ref()
-            .map_or_else(Vec::new, |all| all.frames(py, stack))
+        let Some(stacks) = &self.stacks else {
+            return Vec::new();
+        };
+        loop {
+            if let Some(stacks) = stacks.try_lock() {
+                return stacks.frames(py, stack);
+            }
+            py.detach(std::thread::yield_now);
+        }
     }
 }

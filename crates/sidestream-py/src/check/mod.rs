@@ -66,7 +66,9 @@ pub struct Recorder {
     over: AtomicBool,
     raises: Raises,
     core: Mutex<Core>,
-    stacks: Mutex<Option<Stacks>>,
+    /// Absent if places are not recorded. What runs while this is locked may give the interpreter to another thread,
+    /// so no thread waits for it while it has the interpreter.
+    stacks: Option<Mutex<Stacks>>,
     names: Mutex<Names>,
     details: Mutex<Details>,
     torch: Torch,
@@ -150,7 +152,7 @@ impl Recorder {
                 late: Mutex::default(),
             },
             core: Mutex::new(Core::new(memory)),
-            stacks: Mutex::new(hidden.map(Stacks::new)),
+            stacks: hidden.map(|hidden| Mutex::new(Stacks::new(hidden))),
             names: Mutex::new(names),
             details: Mutex::default(),
             torch: Torch::new(functions, pretend),
@@ -257,7 +259,7 @@ impl Recorder {
 impl Recorder {
     /// Asks the stacks, if they are recorded and this is not called by Python code that they run.
     fn in_stacks<T>(&self, ask: impl FnOnce(&mut Stacks) -> T) -> Option<T> {
-        Some(ask(self.stacks.try_lock()?.as_mut()?))
+        Some(ask(&mut *self.stacks.as_ref()?.try_lock()?))
     }
 
     /// Where the calling operation was called in the program.

@@ -106,12 +106,11 @@ impl Recorder {
         let shown = Shown(&core, &names);
         let report = core.findings.report();
         let (races, places) = shown.races(&report, &self.details.lock());
-        let has_places = self.stacks.lock().is_some();
         let refused = report.error.map(|refused| refused.to_string());
         json!({
             "races": races,
             "mends": shown.mends(&report, &places),
-            "lints": shown.lints(&report, has_places),
+            "lints": shown.lints(&report, self.stacks.is_some()),
             "noticed": core.shown_noticed(&names),
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
