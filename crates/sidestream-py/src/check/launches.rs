@@ -26,9 +26,6 @@ pub fn is_muted() -> bool {
 /// less than all of it may be touched.
 type Given<'py> = (Bound<'py, PyAny>, bool, bool, Option<String>);
 
-/// A pointer of a Triton kernel: its index, its name, and whether it is loaded from and stored to.
-type Pointer = (usize, String, bool, bool);
-
 #[pymethods]
 impl Recorder {
     /// From here on, the operators that this thread calls are not reported singly.
@@ -140,11 +137,8 @@ impl Recorder {
     /// and for each pointer its index, its name, and whether it is loaded from and stored to. None if the text has no
     /// kernel.
     #[staticmethod]
-    fn pointers(text: &str) -> Option<(usize, Vec<Pointer>)> {
-        let (count, all) = ttir::pointers(text)?;
-        let all = all.into_iter();
-        let all = all.map(|pointer| (pointer.at, pointer.name, pointer.loads, pointer.stores));
-        Some((count, all.collect()))
+    fn pointers(text: &str) -> Option<(usize, Vec<ttir::Pointer>)> {
+        ttir::pointers(text)
     }
 }
 

@@ -187,18 +187,11 @@ impl<'a> Follow<'a, '_> {
         let [index, from, to, ..] = line.operands[..] else {
             return false;
         };
-        let bounds = (self.number(from), self.number(to));
-        let (Some(from), Some(to)) = bounds else {
+        let [from, to] = [from, to].map(|name| self.number(name).and_then(Number::alone));
+        let Some(from) = from.filter(|from| to.is_some_and(|to| *from < to)) else {
             return false;
         };
-        if from
-            .alone()
-            .zip(to.alone())
-            .is_none_or(|(from, to)| from >= to)
-        {
-            return false;
-        }
-        self.values.insert(index, Value::Number(from));
+        self.values.insert(index, Value::Number(Number::of(from)));
         for &(name, start) in &line.starts {
             match self.values.get(start).copied() {
                 Some(value) => self.values.insert(name, value),
@@ -281,12 +274,10 @@ impl<'a> Follow<'a, '_> {
         let Some(Value::Address(at, to)) = self.values.get(*operands.first()?).copied() else {
             return None;
         };
-        let mask = match operands.get(2) {
+        let mask = match operands.get(2).map(|name| self.values.get(name)) {
             None => EVERY,
-            Some(name) => match self.values.get(name) {
-                Some(Value::Condition(bounds)) => *bounds,
-                _ => return None,
-            },
+            Some(Some(Value::Condition(bounds))) => *bounds,
+            Some(_) => return None,
         };
         let (shape, size) = (shape(kind)?, element(kind)?);
         let [rows, columns] = both(mask, shape.map(|count| (0, count)));
@@ -400,10 +391,10 @@ fn constant(body: &str) -> Option<i64> {
 fn bits(kind: &str) -> Option<u32> {
     let kind = kind.trim_end_matches('>');
     let of = |ends: &str| kind.ends_with(ends);
-    match (of("i32"), of("i64") || of("index")) {
-        (true, _) => Some(32),
-        (_, true) => Some(64),
-        _ => None,
+    if of("i32") {
+        Some(32)
+    } else {
+        (of("i64") || of("index")).then_some(64)
     }
 }
 
@@ -419,14 +410,8 @@ fn shape(kind: &str) -> Option<[i64; 2]> {
     let Some((_, inner)) = kind.split_once("tensor<") else {
         return Some([1, 1]);
     };
-    let mut sizes = Vec::new();
-    for part in inner.split('x') {
-        match part.parse::<i64>() {
-            Ok(size) => sizes.push(size),
-            Err(_) => break,
-        }
-    }
-    match sizes[..] {
+    let sizes = inner.split('x').map_while(|part| part.parse().ok());
+    match sizes.collect::<Vec<i64>>()[..] {
         [columns] => Some([1, columns]),
         [rows, columns] => Some([rows, columns]),
         _ => None,

@@ -18,36 +18,16 @@ const MOST_NAMES: usize = 4096;
 /// The maximum nesting depth of blocks.
 const MOST_DEPTH: usize = 256;
 
-/// What a kernel does with one of its pointers.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pointer {
-    /// The index of the pointer among the function's arguments.
-    pub at: usize,
-    /// The pointer's name in the text.
-    pub name: String,
-    /// Whether the kernel may load from the pointer.
-    pub loads: bool,
-    /// Whether the kernel may store to the pointer.
-    pub stores: bool,
-}
+/// A pointer of a kernel: its index among the function's arguments, its name in the text, and whether the kernel may load
+/// from it and store to it.
+pub type Pointer = (usize, String, bool, bool);
 
 /// The pointers of the first public function, and the number of its arguments. `None` if there is no such function.
 pub fn pointers(text: &str) -> Option<(usize, Vec<Pointer>)> {
     let (lines, head) = kernel(text)?;
     let head = &lines[head];
-    let arguments = &head.arguments;
-    let mut all: Vec<Pointer> = Vec::new();
-    for (at, (name, kind)) in arguments.iter().enumerate() {
-        if kind.contains("!tt.ptr") || kind.contains("!tt.tensordesc") {
-            let name = name.trim_start_matches('%').to_owned();
-            all.push(Pointer {
-                at,
-                name,
-                loads: false,
-                stores: false,
-            });
-        }
-    }
+    let all = head.arguments.iter().enumerate();
+    let all: Vec<_> = all.filter(|(_, (_, kind))| is_pointer(kind)).collect();
     let is_long = |line: &Line<'_>| line.operands.len().max(line.results.len()) > MOST_NAMES;
     let found = match all.len() {
         _ if lines.iter().any(is_long) => Found::ALL,
@@ -55,12 +35,16 @@ pub fn pointers(text: &str) -> Option<(usize, Vec<Pointer>)> {
         1..=MOST_POINTERS => Flow::of(head, &lines).settled(&lines),
         _ => Found::ALL,
     };
-    for (at, pointer) in all.iter_mut().enumerate() {
-        let bit = 1_u64.checked_shl(at as u32).unwrap_or(u64::MAX);
-        pointer.loads = found.loads & bit != 0;
-        pointer.stores = found.stores & bit != 0;
-    }
-    Some((arguments.len(), all))
+    let all = all.into_iter().enumerate().map(|(place, (at, (name, _)))| {
+        let bit = 1_u64.checked_shl(place as u32).unwrap_or(u64::MAX);
+        let name = name.trim_start_matches('%').to_owned();
+        (at, name, found.loads & bit != 0, found.stores & bit != 0)
+    });
+    Some((head.arguments.len(), all.collect()))
+}
+
+fn is_pointer(kind: &str) -> bool {
+    kind.contains("!tt.ptr") || kind.contains("!tt.tensordesc")
 }
 
 /// The lines of a text, and the index of its first public function.
@@ -262,7 +246,7 @@ impl<'a> Flow<'a> {
             if std::ptr::eq(line, head) {
                 let mut bit = 1_u64;
                 for (name, kind) in &line.arguments {
-                    if kind.contains("!tt.ptr") || kind.contains("!tt.tensordesc") {
+                    if is_pointer(kind) {
                         flow.values.insert((at, *name), bit);
                         bit = bit.wrapping_shl(1);
                     }
