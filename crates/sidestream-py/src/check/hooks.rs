@@ -326,8 +326,7 @@ impl Recorder {
 
     /// A thread begins. Its name is passed, since Python does not know it yet.
     fn thread_begins(&self, py: Python<'_>, name: String, what: u64) {
-        let number = self.names.lock().thread(name);
-        super::THREAD.set((self.id, number));
+        self.register(name);
         self.of_threads(py, Threads::begins);
         self.take_over(py, what);
     }

@@ -424,32 +424,6 @@ impl Recorder {
         }
     }
 
-    /// The number of the thread with this system ID.
-    fn thread_of(&self, py: Python<'_>, native: i32) -> u32 {
-        if let Some(&known) = self.names.lock().natives.get(&native) {
-            return known;
-        }
-        let name = || -> PyResult<String> {
-            let all = py.import("threading")?.call_method0("enumerate")?;
-            for thread in all.try_iter()? {
-                let thread = thread?;
-                if thread.getattr("native_id")?.extract::<i32>().ok() == Some(native) {
-                    return thread.getattr("name")?.extract();
-                }
-            }
-            Ok(format!("thread {native}"))
-        };
-        let name = name().unwrap_or_default();
-        let mut names = self.names.lock();
-        match names.threads.iter().position(|known| *known == name) {
-            Some(at) => at as u32,
-            None => {
-                names.threads.push(name);
-                names.threads.len() as u32 - 1
-            }
-        }
-    }
-
     /// The host is about to wait, or to drop a storage: stores to saved bytes are reported first, since they came
     /// before.
     pub(super) fn compare(

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sidestream::check::Findings;
 use sidestream::op::{BufferId, OpId, StreamId};
 
-use super::Names;
+use super::names::Names;
 use super::spine::Site;
 
 /// The number of times that the host must block at a place before it gets a remark.

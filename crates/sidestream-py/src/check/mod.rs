@@ -17,6 +17,7 @@ mod host;
 mod idle;
 mod launches;
 mod memory;
+mod names;
 mod plan;
 mod reduce;
 mod remarks;
@@ -31,22 +32,19 @@ mod torch;
 mod touch;
 mod ttir;
 
-use std::cell::Cell;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use indexmap::IndexSet;
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use serde_json::{Value, json};
 
 use backward::{Backward, Engine};
 use events::Done;
 use host::Guard;
 use idle::How;
 use memory::Whose;
+use names::Names;
 use plan::{Class, Plan, Touched};
 use report::Details;
 use spine::{Core, Site};
@@ -85,49 +83,7 @@ struct Raises {
     late: Mutex<Option<PyErr>>,
 }
 
-/// Names of operators and threads, by index.
-#[derive(Default)]
-struct Names {
-    operators: IndexSet<String>,
-    threads: Vec<String>,
-    /// The last thread with each system thread ID.
-    natives: HashMap<i32, u32>,
-}
-
-impl Names {
-    /// Registers the calling thread, and returns its number.
-    fn thread(&mut self, name: String) -> u32 {
-        let number = self.threads.len() as u32;
-        self.threads.push(name);
-        self.natives.insert(host_guard::hits::this_thread(), number);
-        number
-    }
-
-    fn operator(&mut self, name: String) -> u32 {
-        self.operators.insert_full(name).0 as u32
-    }
-
-    /// The name of an operator, or of a kernel's argument.
-    fn of(&self, operator: u32) -> &str {
-        self.operators
-            .get_index(operator as usize)
-            .map_or("", |name| name)
-    }
-
-    /// A place for the report.
-    fn shown(&self, site: Site) -> Value {
-        let thread = self.threads.get(site.thread as usize);
-        let thread = thread.map_or("", |name| name);
-        json!({"operator": self.of(site.name), "thread": thread, "stack": site.stack})
-    }
-}
-
 static RECORDERS: AtomicU64 = AtomicU64::new(1);
-
-thread_local! {
-    /// This thread's number, in the recorder that asked last.
-    static THREAD: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
-}
 
 #[pymethods]
 impl Recorder {
@@ -273,28 +229,6 @@ impl Recorder {
             thread: self.thread(py, in_engine),
             waits_by_itself: called.is_some_and(|called| called.waits_by_itself),
         }
-    }
-
-    /// Like [`Recorder::site`], by the operator's name.
-    fn named(&self, py: Python<'_>, name: &str) -> Site {
-        let name = self.names.lock().operator(name.to_owned());
-        self.site(py, name)
-    }
-
-    fn thread(&self, py: Python<'_>, in_engine: bool) -> u32 {
-        let (recorder, number) = THREAD.get();
-        if recorder == self.id {
-            return number;
-        }
-        let name = if in_engine {
-            "backward".to_owned()
-        } else {
-            self.torch.thread_name(py)
-        };
-        let mut names = self.names.lock();
-        let number = names.thread(name);
-        THREAD.set((self.id, number));
-        number
     }
 
     fn kernel<'py>(

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use sidestream::check::Findings;
 use sidestream::op::{Kind, Op, OpId, StreamId};
 
-use super::Names;
 use super::held::Held;
 use super::idle::{How, Idle};
+use super::names::Names;
 use super::spine::{Core, Site};
 use super::streams::{COLLECTIVES, RawStream};
 

@@ -9,11 +9,12 @@ use sidestream::check::{Doubt, Fix, LintCode, Mend, Race, Report, Severity};
 use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
+use super::Recorder;
 use super::host::END_OF_SOURCE;
+use super::names::Names;
 use super::spine::{Core, Site};
 use super::threads::{Deed, Unheard};
 use super::touch::{Real, Touch};
-use super::{Names, Recorder};
 
 /// What identifies a race of the checker: its two operations, and the buffer.
 pub type Key = (OpId, OpId, Option<BufferId>);
