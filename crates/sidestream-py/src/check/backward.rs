@@ -8,10 +8,11 @@ use pyo3::types::PyTuple;
 
 use super::Recorder;
 use super::plan::Touched;
-use super::spine::Site;
+use super::spine::{Core, Site};
 use super::stack;
 use super::streams::RawStream;
 use super::threads::Threads;
+use super::touch::Touch;
 
 /// The backward passes that run.
 pub struct Backward {
@@ -124,5 +125,18 @@ impl Recorder {
         touched.touches.retain(|touch| touch.device == device);
         let mut core = self.core.lock();
         core.passed_by_engine(site, stream, &touched.touches);
+    }
+}
+
+impl Core {
+    /// The engine passes gradients to work on this stream. For gradients of another stream it records this one,
+    /// without an operator that would show it. It does so for nothing else that backward uses.
+    pub fn passed_by_engine(&mut self, site: Site, stream: RawStream, touches: &[Touch]) {
+        let id = self.stream(stream);
+        for touch in touches.iter().filter(|touch| touch.device >= 0) {
+            if self.space.is_away(touch.ptr, id) {
+                self.note_stream(site, touch, stream);
+            }
+        }
     }
 }

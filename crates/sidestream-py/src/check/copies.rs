@@ -3,13 +3,13 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use sidestream::op::Memory;
+use sidestream::op::{BufferId, Kind, Memory};
 
 use super::Recorder;
 use super::events::Done;
 use super::idle::How;
 use super::plan::{self, Class, Plan, Touched};
-use super::spine::Site;
+use super::spine::{Core, Site};
 use super::streams::RawStream;
 use super::touch::Touch;
 
@@ -280,4 +280,51 @@ impl Recorder {
 /// PyTorch's class of storages.
 fn storages(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
     py.import("torch").ok()?.getattr("UntypedStorage").ok()
+}
+
+impl Core {
+    /// Reports a copy between the host and a device.
+    pub fn copy(
+        &mut self,
+        site: Site,
+        stream: RawStream,
+        (from, to): (Memory, Memory),
+        touches: &[Touch; 2],
+        host: Option<(BufferId, u64)>,
+    ) -> bool {
+        self.operations += 1;
+        if self.graphs.captured(touches, None) {
+            return false;
+        }
+        let stream = self.stream(stream);
+        self.put(touches, site);
+        let mut on_host = touches.iter().filter(|touch| touch.device < 0);
+        if let (Some((buffer, base)), Some(touch)) = (host, on_host.next()) {
+            let accesses = &mut self.feed.op.accesses;
+            self.notes.add(accesses, touch, buffer, base);
+        }
+        self.push(Kind::Copy { stream, from, to }, site);
+        self.found()
+    }
+
+    /// Reports a copy from one device to another: it runs on the source's stream, and both streams wait for each
+    /// other before and after it.
+    pub fn copy_across(
+        &mut self,
+        site: Site,
+        (source, target): (RawStream, RawStream),
+        touches: &[Touch],
+    ) -> bool {
+        self.wait_stream(site, source, target);
+        let found = self.operator(site, source, touches, false);
+        self.wait_stream(site, target, source);
+        found
+    }
+
+    pub(super) fn wait_stream(&mut self, site: Site, stream: RawStream, source: RawStream) {
+        let (stream, source) = (self.stream(stream), self.stream(source));
+        if !self.is_capturing() {
+            self.tell(Kind::WaitStream { stream, source }, site);
+        }
+    }
 }

@@ -14,9 +14,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use serde_json::{Value, json};
 use sidestream::check::Findings;
-use sidestream::op::{Memory, StreamId};
+use sidestream::log::Record;
+use sidestream::op::{Access, Kind, Memory, Mode, OpId, StreamId};
 
 use super::Recorder;
+use super::memory::Piece;
 use super::plan::{Plan, Touched};
 use super::spine::{Core, Site};
 use super::streams::RawStream;
@@ -309,6 +311,61 @@ impl Watch {
 }
 
 impl Core {
+    /// Registers a piece of host memory at its first use in an asynchronous copy.
+    pub fn host_buffer(&mut self, start: u64, end: u64, memory: Memory, storage: (u64, u64)) {
+        let buffer = self.space.next_buffer();
+        let bytes = end.saturating_sub(start);
+        let record = Record::buffer(memory, bytes, None, "");
+        self.feed.sink.take(&record);
+        let piece = Piece {
+            end,
+            buffer,
+            memory,
+            storage,
+        };
+        self.host.insert(start, piece);
+    }
+
+    /// Reports that the host itself reads or writes memory that copies use.
+    pub fn host_access(&mut self, site: Site, touch: &Touch) -> bool {
+        let Some((buffer, base)) = self.host.locate(touch.ptr) else {
+            return false;
+        };
+        if self.is_capturing() {
+            return false;
+        }
+        self.operations += 1;
+        self.noticed.idle.host_used(buffer, touch.write);
+        let accesses = &mut self.feed.op.accesses;
+        accesses.clear();
+        self.notes.add(accesses, touch, buffer, base);
+        let touches = std::slice::from_ref(touch);
+        self.notes.note(OpId(self.feed.next), touches);
+        self.host.watch.stored(touch);
+        self.push(Kind::HostAccess, site);
+        self.found()
+    }
+
+    /// The life of pinned memory ends, even if it is still used.
+    pub fn host_unpinned(&mut self, site: Site, start: u64, end: u64) -> bool {
+        let all = self.host.within(start, end);
+        if all.is_empty() || self.is_capturing() {
+            return false;
+        }
+        self.operations += 1;
+        let whole = |(from, to, buffer)| Access {
+            buffer,
+            start: 0,
+            end: to - from,
+            mode: Mode::Write,
+        };
+        let accesses = &mut self.feed.op.accesses;
+        accesses.clear();
+        accesses.extend(all.into_iter().map(whole));
+        self.push(Kind::FreePinned, site);
+        self.found()
+    }
+
     /// Watches the host memory of an asynchronous copy that was reported.
     ///
     /// # Safety

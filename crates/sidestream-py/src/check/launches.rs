@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 use super::Recorder;
 use super::plan::Touched;
+use super::spine::{Core, Site};
 use super::streams::{COLLECTIVES, RawStream};
 use super::touch::Touch;
 use super::{stores, ttir};
@@ -162,5 +163,26 @@ impl Recorder {
             }
         }
         touched
+    }
+}
+
+impl Core {
+    /// Reports a collective: it runs on the stream of its group, ordered after the work submitted to the current
+    /// stream, until its event is waited for.
+    pub fn collective(
+        &mut self,
+        site: Site,
+        (current, group): (RawStream, RawStream),
+        touches: &[Touch],
+        event: u64,
+    ) -> bool {
+        self.wait_stream(site, group, current);
+        let found = self.operator(site, group, touches, false);
+        // PyTorch keeps the tensors alive, or records the stream for them, until the collective is complete.
+        for touch in touches.iter().filter(|touch| touch.device >= 0) {
+            self.record_stream(site, touch, group);
+        }
+        self.event_record(site, event, group);
+        found
     }
 }

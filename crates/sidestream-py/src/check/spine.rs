@@ -35,12 +35,12 @@ use indexmap::IndexSet;
 use sidestream::check::{Findings, OnRace, live};
 use sidestream::log::{Record, Sink};
 use sidestream::op::{
-    Access, Accesses, BufferId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, ThreadId,
+    Access, Accesses, BufferId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId,
 };
 
 use super::events::Events;
 use super::graphs::Graphs;
-use super::memory::{First, HostMemory, Piece, Space};
+use super::memory::{First, HostMemory, Space};
 use super::reduce::Told;
 use super::remarks::Noticed;
 use super::streams::{RawStream, Streams};
@@ -90,7 +90,7 @@ pub(super) struct Feed {
     pub(super) sink: Told,
     /// The last operation; the vector of its accesses is reused.
     pub(super) op: Op,
-    next: u32,
+    pub(super) next: u32,
     /// The number of races found so far, and at the last call of [`Core::found`].
     races: usize,
     seen: usize,
@@ -260,136 +260,6 @@ impl Core {
         self.streams.of(stream, &mut self.feed.sink)
     }
 
-    /// The engine passes gradients to work on this stream. For gradients of another stream it records this one,
-    /// without an operator that would show it. It does so for nothing else that backward uses.
-    pub fn passed_by_engine(&mut self, site: Site, stream: RawStream, touches: &[Touch]) {
-        let id = self.stream(stream);
-        for touch in touches.iter().filter(|touch| touch.device >= 0) {
-            if self.space.is_away(touch.ptr, id) {
-                self.note_stream(site, touch, stream);
-            }
-        }
-    }
-
-    /// Reports a collective: it runs on the stream of its group, ordered after the work submitted to the current
-    /// stream, until its event is waited for.
-    pub fn collective(
-        &mut self,
-        site: Site,
-        (current, group): (RawStream, RawStream),
-        touches: &[Touch],
-        event: u64,
-    ) -> bool {
-        self.wait_stream(site, group, current);
-        let found = self.operator(site, group, touches, false);
-        // PyTorch keeps the tensors alive, or records the stream for them, until the collective is complete.
-        for touch in touches.iter().filter(|touch| touch.device >= 0) {
-            self.record_stream(site, touch, group);
-        }
-        self.event_record(site, event, group);
-        found
-    }
-
-    /// Reports a copy between the host and a device.
-    pub fn copy(
-        &mut self,
-        site: Site,
-        stream: RawStream,
-        (from, to): (Memory, Memory),
-        touches: &[Touch; 2],
-        host: Option<(BufferId, u64)>,
-    ) -> bool {
-        self.operations += 1;
-        if self.graphs.captured(touches, None) {
-            return false;
-        }
-        let stream = self.stream(stream);
-        self.put(touches, site);
-        let mut on_host = touches.iter().filter(|touch| touch.device < 0);
-        if let (Some((buffer, base)), Some(touch)) = (host, on_host.next()) {
-            let accesses = &mut self.feed.op.accesses;
-            self.notes.add(accesses, touch, buffer, base);
-        }
-        self.push(Kind::Copy { stream, from, to }, site);
-        self.found()
-    }
-
-    /// Reports a copy from one device to another: it runs on the source's stream, and both streams wait for each
-    /// other before and after it.
-    pub fn copy_across(
-        &mut self,
-        site: Site,
-        (source, target): (RawStream, RawStream),
-        touches: &[Touch],
-    ) -> bool {
-        self.wait_stream(site, source, target);
-        let found = self.operator(site, source, touches, false);
-        self.wait_stream(site, target, source);
-        found
-    }
-
-    fn wait_stream(&mut self, site: Site, stream: RawStream, source: RawStream) {
-        let (stream, source) = (self.stream(stream), self.stream(source));
-        if !self.is_capturing() {
-            self.tell(Kind::WaitStream { stream, source }, site);
-        }
-    }
-
-    /// Reports that the host itself reads or writes memory that copies use.
-    pub fn host_access(&mut self, site: Site, touch: &Touch) -> bool {
-        let Some((buffer, base)) = self.host.locate(touch.ptr) else {
-            return false;
-        };
-        if self.is_capturing() {
-            return false;
-        }
-        self.operations += 1;
-        self.noticed.idle.host_used(buffer, touch.write);
-        let accesses = &mut self.feed.op.accesses;
-        accesses.clear();
-        self.notes.add(accesses, touch, buffer, base);
-        let touches = std::slice::from_ref(touch);
-        self.notes.note(OpId(self.feed.next), touches);
-        self.host.watch.stored(touch);
-        self.push(Kind::HostAccess, site);
-        self.found()
-    }
-
-    /// The life of pinned memory ends, even if it is still used.
-    pub fn host_unpinned(&mut self, site: Site, start: u64, end: u64) -> bool {
-        let all = self.host.within(start, end);
-        if all.is_empty() || self.is_capturing() {
-            return false;
-        }
-        self.operations += 1;
-        let whole = |(from, to, buffer)| Access {
-            buffer,
-            start: 0,
-            end: to - from,
-            mode: Mode::Write,
-        };
-        let accesses = &mut self.feed.op.accesses;
-        accesses.clear();
-        accesses.extend(all.into_iter().map(whole));
-        self.push(Kind::FreePinned, site);
-        self.found()
-    }
-
-    /// Registers a piece of host memory at its first use in an asynchronous copy.
-    pub fn host_buffer(&mut self, start: u64, end: u64, memory: Memory, storage: (u64, u64)) {
-        let buffer = self.space.next_buffer();
-        let bytes = end.saturating_sub(start);
-        let record = Record::buffer(memory, bytes, None, "");
-        self.feed.sink.take(&record);
-        let piece = Piece {
-            end,
-            buffer,
-            memory,
-            storage,
-        };
-        self.host.insert(start, piece);
-    }
-
     /// Reports that the allocator returned memory, whose size is not known.
     pub fn allocated(&mut self, ptr: u64, stream: RawStream) {
         self.freed(ptr, Site::default());
@@ -428,7 +298,7 @@ impl Core {
     }
 
     /// Reports that the allocator records a stream, which the free of some memory waits for.
-    fn note_stream(&mut self, site: Site, touch: &Touch, stream: RawStream) {
+    pub(super) fn note_stream(&mut self, site: Site, touch: &Touch, stream: RawStream) {
         if self.is_capturing() {
             return;
         }
