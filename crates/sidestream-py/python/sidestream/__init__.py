@@ -59,6 +59,7 @@ from sidestream._diagnosis import (
 from sidestream._hand_over import empty_cache
 from sidestream._fetch import Fetched as Fetched, RunningMean, fetch
 from sidestream._loop import LoopOverlap as LoopOverlap
+from sidestream._offload import offload
 from sidestream._overlap import Arrangement as Arrangement, Overlap as Overlap, overlap
 from sidestream._parallel import parallel
 from sidestream._pipeline import (
@@ -141,6 +142,7 @@ __all__ = [
     "diagnose",
     "empty_cache",
     "fetch",
+    "offload",
     "overlap",
     "parallel",
     "prefetch",

@@ -1,0 +1,503 @@
+"""The object that ``offload`` returns: which layers take turns, when they are copied, and the plan."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sidestream import _units
+from sidestream._offload_gradients import Gradients
+from sidestream._offload_weights import Layer, Ring, bytes_of, held
+
+#: Parameters below this stay on the device: they cost little there, and are often used outside their layer.
+SMALL = 64 << 10
+#: Calls of layers after which a pass that does not begin anew is cut: the model may never be called itself.
+LONGEST = 100_000
+#: What ``model._sidestream_offloaded`` is while the model is offloaded.
+MARK = "_sidestream_offloaded"
+
+
+class Saved:
+    """A view of a layer's weights that autograd keeps: it is made again from wherever the layer is then."""
+
+    def __init__(self, layer: Layer, view: Tensor, begun: int) -> None:
+        assert layer.at is not None
+        self.layer, self.begun, self.dtype = layer, begun, view.dtype
+        self.shape, self.stride = view.shape, view.stride()
+        self.offset = view.storage_offset() - layer.at // view.element_size()
+
+    def view(self, ring: Tensor) -> Tensor:
+        """Return the view of the layer's present place."""
+        assert self.layer.at is not None
+        typed = ring.view(self.dtype)
+        return typed.as_strided(
+            self.shape, self.stride, self.layer.at // typed.element_size() + self.offset
+        )
+
+
+def layers_of(
+    module: nn.Module, most: int, taken: set[int], name: str = ""
+) -> Iterator[Layer]:
+    """Yield the layers of a model: the largest modules that are within ``most`` bytes."""
+    own = [
+        (owner, key, of)
+        for owner in module.modules()
+        for key, of in owner._parameters.items()
+        if of is not None
+    ]
+    fresh: list[tuple[nn.Module, str, nn.Parameter]] = []
+    for owner, key, of in own:
+        if bytes_of([of]) >= SMALL and id(of) not in taken:
+            taken.add(id(of))
+            fresh.append((owner, key, of))
+    size = bytes_of(of for _, _, of in fresh)
+    # Containers may be used without being called, and attention uses its children's weights itself.
+    is_container = isinstance(
+        module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    ) or (type(module).forward is nn.Module.forward)
+    is_whole = isinstance(module, nn.MultiheadAttention) or not any(module.children())
+    if not fresh:
+        return
+    if is_whole or (size <= most and name and not is_container):
+        yield Layer(name or type(module).__name__, module, fresh)
+        return
+    direct = [each for each in fresh if each[0] is module]
+    taken.difference_update(id(of) for owner, _, of in fresh if owner is not module)
+    if direct:
+        yield Layer(name or type(module).__name__, module, direct)
+    for key, child in module.named_children():
+        yield from layers_of(child, most, taken, f"{name}.{key}" if name else key)
+
+
+class Offloaded:
+    """A model whose weights take turns on the device. ``print`` shows the plan and what was measured."""
+
+    def __init__(self, model: nn.Module, device: Any, budget: int) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model is {type(model).__name__}, not an nn.Module")
+        self.device = torch.device(device)
+        if self.device.type != "cuda":
+            raise ValueError(f'device is {device!r}; give a GPU, such as "cuda"')
+        if getattr(model, MARK, None) is not None:
+            raise RuntimeError(
+                "the model is offloaded already: call remove() on what offload returned first"
+            )
+        if self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        self.model, self.budget = model, budget
+        self._lock = threading.RLock()
+        self._hooks: list[Any] = []
+        self._order: list[Layer] = []
+        self._now: list[Layer] = []
+        #: Where in `_order` this pass is.
+        self._at = 0
+        self._ahead: deque[Layer] = deque()
+        self._depth = 0
+        self._in_backward: list[tuple[Layer, int]] = []
+        self._saves = False
+        self._is_training = False
+        self._ends: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        with torch.no_grad(), torch.cuda.device(self.device):
+            self._arrange()
+        model.__dict__[MARK] = self
+
+    # The plan.
+
+    def _arrange(self) -> None:
+        self.copies = torch.cuda.Stream(self.device)
+        parameters = list(self.model.parameters())
+        buffers = list(self.model.buffers())
+        all_bytes = bytes_of([*parameters, *buffers])
+        if all_bytes <= self.budget:
+            self.model.to(self.device)
+            self.layers: list[Layer] = []
+            self.resident_bytes, self.turns_bytes, self.ring = all_bytes, 0, None
+            self.link = 0.0
+            return
+        layers = list(layers_of(self.model, self.budget // 4, set()))
+        turning = {id(of) for layer in layers for _, _, of in layer.parameters}
+        owned = [
+            (owner, key, of)
+            for owner in self.model.modules()
+            for key, of in owner._parameters.items()
+            if of is not None
+        ]
+        unique = {id(of): (owner, key, of) for owner, key, of in owned}
+        small = [each for each in unique.values() if id(each[2]) not in turning]
+        fixed = bytes_of([*(of for _, _, of in small), *buffers])
+        largest = max((layer.size for layer in layers), default=0)
+        missing = fixed + 2 * largest - self.budget
+        if missing > 0:
+            size = _units.size
+            name = (
+                next(layer.name for layer in layers if layer.size == largest)
+                if layers
+                else "no layer"
+            )
+            raise ValueError(
+                f"budget is {size(self.budget)}, {size(missing)} too little: two layers as large as the "
+                f"largest ({name}, {size(largest)}) have to fit, beside {size(fixed)} of small tensors and "
+                "buffers"
+            )
+        resident = self._resident(layers, self.budget - fixed - 2 * largest)
+        self.layers = [layer for layer in layers if layer not in resident]
+        stays = [*small, *(each for layer in resident for each in layer.parameters)]
+        self._held = held(self.device, stays)
+        for module in self.model.modules():
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[key] = buffer.to(self.device)
+        for layer in self.layers:
+            layer.to_host()
+        self.turns_bytes = sum(layer.size for layer in self.layers)
+        self.resident_bytes = all_bytes - self.turns_bytes
+        room = min(self.budget - self.resident_bytes, self.turns_bytes)
+        self.ring = Ring(room // 512 * 512, self.device, self.copies)
+        self.link = self._measured_link()
+        self._gradients = Gradients(self.layers, self.device)
+        self._listen()
+
+    @staticmethod
+    def _resident(layers: list[Layer], room: int) -> list[Layer]:
+        """Choose layers that stay on the device: the first one, by which libraries tell a model's device, and
+        others evenly, so that copies have time."""
+        chosen = [layer for layer in layers[:1] if layer.size <= room]
+        room -= sum(layer.size for layer in chosen)
+        rest, owed = layers[len(chosen) :], 0.0
+        share = room / max(sum(layer.size for layer in rest), 1)
+        for layer in rest:
+            owed += share * layer.size
+            if owed >= layer.size and layer.size <= room:
+                chosen.append(layer)
+                owed -= layer.size
+                room -= layer.size
+        for layer in rest:
+            if layer not in chosen and layer.size <= room:
+                chosen.append(layer)
+                room -= layer.size
+        return chosen
+
+    def _measured_link(self) -> float:
+        """Return the bytes a second of copies to the device."""
+        assert self.ring is not None
+        layer = max(self.layers, key=lambda layer: layer.size)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        copied = 0
+        for is_timed in (False, True):
+            begin.record(self.copies)
+            for _ in range(1 if not is_timed else max(1, (256 << 20) // layer.size)):
+                self.ring.place(layer, ())
+                copied += layer.size if is_timed else 0
+            end.record(self.copies)
+        end.synchronize()
+        return copied / max(float(begin.elapsed_time(end)) / 1e3, 1e-9)
+
+    # Calls of layers.
+
+    def _listen(self) -> None:
+        off = torch.compiler.disable
+        add = self._hooks.append
+        add(
+            self.model.register_forward_pre_hook(
+                off(lambda *_: self._pass_begins()), prepend=True
+            )
+        )
+        add(
+            self.model.register_forward_hook(
+                off(lambda *_: self._pass_ends()), always_call=True
+            )
+        )
+        owners: dict[int, list[Layer]] = {}
+        by_weight = {
+            id(weight.parameter): layer
+            for layer in self.layers
+            for weight in layer.weights
+        }
+        for layer in self.layers:
+            # A weight that another layer has too is that layer's, but both need it.
+            shared = {
+                by_weight[id(of)]
+                for of in layer.module.parameters()
+                if id(of) in by_weight
+            }
+            owners[id(layer.module)] = sorted(
+                {layer, *shared} & set(self.layers), key=self.layers.index
+            )
+        for name, module in self.model.named_modules():
+            tied = {
+                by_weight[id(of)]
+                for of in module._parameters.values()
+                if of is not None and id(of) in by_weight
+            }
+            inside = any(
+                name == each.name or name.startswith(each.name + ".") for each in tied
+            )
+            needed = owners.get(id(module)) or (
+                [] if inside else sorted(tied, key=self.layers.index)
+            )
+            if not needed:
+                continue
+            add(
+                module.register_forward_pre_hook(
+                    off(self._before(needed)), prepend=True
+                )
+            )
+            add(
+                module.register_forward_hook(off(self._after(needed)), always_call=True)
+            )
+
+    def _before(self, layers: list[Layer]) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            if (node := torch._C._current_autograd_node()) is not None:
+                self._let_go(node._sequence_nr())
+            for layer in layers:
+                self._use(layer)
+                if torch.is_grad_enabled():
+                    layer.begun.append(torch._C._autograd._get_sequence_nr())
+
+        return hook
+
+    def _after(self, layers: list[Layer]) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            node = torch._C._current_autograd_node()
+            for layer in layers:
+                if node is None:
+                    self._leave(layer)
+                else:
+                    # Computed again: its backward pass follows, and may read views that no hook has seen.
+                    number = node._sequence_nr()
+                    earlier = [begun for begun in layer.begun[:-1] if begun <= number]
+                    self._hold(layer, max(earlier, default=number))
+
+        return hook
+
+    def _pass_begins(self) -> None:
+        with self._lock:
+            self._depth += 1
+            if self._depth > 1 or torch._C._current_autograd_node() is not None:
+                return
+            self._backward_ended()
+            self._turn()
+            self._is_training = torch.is_grad_enabled()
+            for layer in self.layers:
+                layer.begun.clear()
+            if self._is_training:
+                self._saves = True
+                torch._C._autograd._push_saved_tensors_default_hooks(
+                    self._pack, self._unpack
+                )
+            self._time(begins=True)
+            self._look_ahead()
+
+    def _pass_ends(self) -> None:
+        with self._lock:
+            self._depth = max(self._depth - 1, 0)
+            if self._depth or torch._C._current_autograd_node() is not None:
+                return
+            if self._saves:
+                self._saves = False
+                torch._C._autograd._pop_saved_tensors_default_hooks()
+            self._time(begins=False)
+
+    def _time(self, begins: bool) -> None:
+        """Keep the times of the last passes, of which one is read later, without blocking."""
+        if begins:
+            pair = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self._ends = [*self._ends[-3:], pair]
+        if self._ends and not torch.cuda.is_current_stream_capturing():
+            self._ends[-1][0 if begins else 1].record()
+
+    def _use(self, layer: Layer) -> None:
+        """Make the current stream wait for a layer's weights, and the parameters be those."""
+        with self._lock:
+            assert self.ring is not None
+            if self._ahead and self._ahead[0] is layer:
+                self._ahead.popleft()
+            else:
+                self._ahead.clear()
+            if not layer.uses:
+                if layer.at is None:
+                    layer.is_changed()
+                    self._place(layer)
+                elif layer.is_changed():
+                    self.ring.copy(layer)
+                torch.cuda.current_stream(self.device).wait_event(layer.ready)
+                layer.show(self.ring.memory)
+            layer.uses += 1
+            self._now.append(layer)
+            self._at += 1
+            if self._at > len(self._order) or self._order[self._at - 1] is not layer:
+                self._at = self._resumed(layer)
+            if len(self._now) > LONGEST:
+                self._turn()
+
+    def _place(self, layer: Layer) -> None:
+        assert self.ring is not None
+        if self.ring.place(layer, self._ahead) or self.ring.place(layer, ()):
+            return
+        used = [each for each in self.layers if each.uses]
+        names, size = ", ".join(each.name for each in used[:4]), _units.size
+        raise RuntimeError(
+            f"{layer.name} ({size(layer.size)}) does not fit beside the layers in use ({names}; "
+            f"{size(sum(each.size for each in used))}) in {size(self.ring.memory.numel())}: give a larger "
+            "budget, or checkpoint smaller parts of the model"
+        )
+
+    def _leave(self, layer: Layer) -> None:
+        """The current stream has all work of a call of a layer."""
+        with self._lock:
+            layer.uses -= 1
+            if layer.uses == 0:
+                layer.done.record(torch.cuda.current_stream(self.device))
+                layer.show(None)
+                layer.versions = layer.now() if layer.versions == () else layer.versions
+            self._look_ahead()
+
+    def _turn(self) -> None:
+        """What this pass called is what the next one is expected to call."""
+        if self._now:
+            self._order, self._now = self._now, []
+        self._at = 0
+
+    def _look_ahead(self) -> None:
+        """Enqueue the copies of the layers that come next, as far as there is room."""
+        assert self.ring is not None
+        order, at = self._order, self._at + len(self._ahead)
+        # The next pass may come after an optimizer's step, which changes the weights.
+        last = len(order) if self._is_training else 2 * len(order)
+        while at < last and len(self._ahead) < len(self.layers):
+            layer = order[at % len(order)]
+            if layer.at is None and not self.ring.place(layer, self._ahead):
+                return
+            self._ahead.append(layer)
+            at += 1
+
+    def _resumed(self, layer: Layer) -> int:
+        """Return where the last pass's order goes on after this layer, nearest to where this pass is."""
+        near = [at + 1 for at, each in enumerate(self._order) if each is layer]
+        return min(near, key=lambda at: abs(at - self._at), default=len(self._order))
+
+    # Backward.
+
+    def _pack(self, tensor: Tensor) -> Any:
+        layer = self.ring.at(tensor) if self.ring is not None else None
+        if layer is None:
+            return tensor, tensor._version
+        return Saved(layer, tensor, layer.begun[-1] if layer.begun else 0)
+
+    def _unpack(self, saved: Any) -> Tensor:
+        if not isinstance(saved, Saved):
+            tensor, version = saved
+            if tensor._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace "
+                    f"operation: {list(tensor.shape)} is at version {tensor._version}; expected {version}"
+                )
+            return tensor
+        assert self.ring is not None
+        with self._lock:
+            node = torch._C._current_autograd_node()
+            self._let_go(node._sequence_nr() if node is not None else 0)
+            if not any(layer is saved.layer for layer, _ in self._in_backward):
+                self._use(saved.layer)
+                self._hold(saved.layer, saved.begun)
+            if node is not None:
+                self._gradients.at_end(self._backward_ended)
+            return saved.view(self.ring.memory)
+
+    def _hold(self, layer: Layer, begun: int) -> None:
+        """Keep a layer until autograd has come to what precedes its call."""
+        self._in_backward.append((layer, begun))
+        self._gradients.at_end(self._backward_ended)
+
+    def _let_go(self, number: int) -> None:
+        """Release layers whose calls began after the node with this number: nodes come in falling order."""
+        gone = [layer for layer, begun in self._in_backward if number < begun]
+        self._in_backward = [each for each in self._in_backward if number >= each[1]]
+        for layer in gone:
+            self._leave(layer)
+
+    def _backward_ended(self) -> None:
+        with self._lock:
+            left, self._in_backward = self._in_backward, []
+            for layer, _ in left:
+                self._leave(layer)
+            if self._is_training and self._ahead:
+                # Copied for nothing. An optimizer may change the weights next.
+                self._ahead.clear()
+                self.copies.synchronize()
+
+    # What users call.
+
+    def changed(self) -> None:
+        """Say that weights were changed in place through ``param.data``, which is not noticed otherwise."""
+        with self._lock:
+            for layer in self.layers:
+                layer.versions = ()
+
+    def remove(self, device: Any = "cpu") -> nn.Module:
+        """End this: bring all weights to the CPU or another device, and return the model.
+
+        Blocks until all work of the device is complete.
+        """
+        torch.cuda.synchronize(self.device)
+        self._backward_ended()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if self.ring is not None:
+            self._gradients.remove()
+            for layer in self.layers:
+                layer.is_changed()
+                layer.show(None)
+        self.ring, self.layers = None, []
+        self.model.__dict__.pop(MARK, None)
+        return self.model.to(device)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that a pass copies to the device, by the last pass that is known."""
+        order = self._order or self.layers
+        return sum(
+            layer.size
+            for at, layer in enumerate(order)
+            if at == 0 or order[at - 1] is not layer
+        )
+
+    @property
+    def pass_ms(self) -> float | None:
+        """Time on the device of the last forward pass that is complete, in milliseconds."""
+        for begin, end in reversed(self._ends):
+            if end.query() and begin.query():
+                try:
+                    return float(begin.elapsed_time(end))
+                except RuntimeError:
+                    continue
+        return None
+
+    def __str__(self) -> str:
+        size = _units.size
+        if self.ring is None or not self.layers:
+            fits = f"all {size(self.resident_bytes)} fit in the budget of {size(self.budget)}"
+            return f"offload: {fits}; nothing moves"
+        ms = self.moved_bytes / self.link * 1e3
+        room = size(self.ring.memory.numel())
+        turns = f"{len(self.layers)} layers of {size(self.turns_bytes)} take turns in {room}"
+        lines = [
+            f"offload: {size(self.resident_bytes)} stay on {self.device}, {turns}",
+            f"  a pass copies {size(self.moved_bytes)} at {self.link / 1e9:.1f} GB/s: {ms:.1f} ms at least",
+        ]
+        measured = self.pass_ms
+        if measured is not None:
+            limit = "the link" if measured < 1.2 * ms else "the model's own work"
+            lines.append(
+                f"  the last forward pass took {measured:.1f} ms; the limit is {limit}"
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__

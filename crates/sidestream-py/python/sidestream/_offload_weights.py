@@ -1,0 +1,313 @@
+"""Layers whose weights take turns in memory of the device: what they consist of, and the memory itself.
+
+Why no layer computes with wrong weights
+    Let *U* be the stream of copies, and *a* and *b* layers that follow each other in some bytes of the ring.
+
+    1. The stream of *a*'s work waits for the event after *a*'s copies, which are on *U*.
+    2. ``Ring.place`` gives *a*'s bytes to *b* only once *a* is not in use: ``Layer.done`` was then recorded
+       on *a*'s stream, after all of its work. *U* waits for it before it copies *b*.
+    3. If *a* was copied and never used, its copy is ordered before *b*'s, since both are on *U*.
+    4. Weights that were changed on the host after their copy was enqueued have another version or another
+       address; such a copy is made again before it is used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from sidestream import _units
+
+#: Tensors begin at multiples of this, as kernels expect.
+ALIGNMENT = 512
+
+
+def aligned(size: int, to: int = ALIGNMENT) -> int:
+    """Return the least multiple that is not below a size."""
+    return -(-size // to) * to
+
+
+class Pinned:
+    """Pinned memory of the host of exactly this many bytes; PyTorch's own is rounded to a power of two.
+
+    It is freed once no tensor is in it.
+    """
+
+    def __init__(self, size: int) -> None:
+        if getattr(torch.cuda, "is_simulated", False):
+            self.memory = torch.empty(
+                size, dtype=torch.uint8, device="cpu", pin_memory=True
+            )
+            return
+        at, driver = ctypes.c_void_p(), ctypes.CDLL("libcuda.so.1")
+        error = driver.cuMemHostAlloc(ctypes.byref(at), ctypes.c_size_t(size), 0)
+        if error != 0 or at.value is None:
+            raise RuntimeError(
+                f"{_units.size(size)} cannot be pinned: CUDA's error {error}; free memory of the host"
+            )
+        block = (ctypes.c_uint8 * size).from_address(at.value)
+        weakref.finalize(block, driver.cuMemFreeHost, at).atexit = False
+        self.memory = torch.frombuffer(block, dtype=torch.uint8)
+
+
+def plain(tensor: Tensor) -> list[Tensor]:
+    """Return the plain tensors that a tensor consists of: quantized ones have several."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    return [
+        part
+        for name in tensor.__tensor_flatten__()[0]
+        for part in plain(getattr(tensor, name))
+    ]
+
+
+def rebuilt(like: Tensor, parts: Iterator[Tensor]) -> Tensor:
+    """Return a tensor that consists of other plain tensors."""
+    if not is_traceable_wrapper_subclass(like):
+        return next(parts)
+    names, context = like.__tensor_flatten__()
+    inner = {name: rebuilt(getattr(like, name), parts) for name in names}
+    made: Tensor = type(like).__tensor_unflatten__(
+        inner, context, like.size(), like.stride()
+    )
+    return made
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes that tensors take, each aligned."""
+    return sum(
+        aligned(part.numel() * part.element_size())
+        for each in tensors
+        for part in plain(each)
+    )
+
+
+def views(memory: Tensor, offset: int, like: Tensor) -> Iterator[Tensor]:
+    """Yield a place in memory for each plain tensor of one, without gaps, in the order of its strides."""
+    for part in plain(like):
+        size = part.numel() * part.element_size()
+        flat = memory[offset : offset + size].view(part.dtype)
+        yield (
+            flat.view(part.shape)
+            if part.is_contiguous()
+            else flat.as_strided(part.shape, dense_strides(part))
+        )
+        offset += aligned(size)
+
+
+def moved(memory: Tensor, offset: int, tensor: Tensor) -> Tensor:
+    """Return a tensor with these values in other memory."""
+    places = list(views(memory, offset, tensor))
+    for place, part in zip(places, plain(tensor), strict=True):
+        place.copy_(part)
+    return rebuilt(tensor, iter(places))
+
+
+@dataclass(eq=False)
+class Weight:
+    """A parameter of a layer."""
+
+    owner: nn.Module
+    name: str
+    parameter: nn.Parameter
+    offset: int
+    #: The values in the host's memory.
+    host: Tensor
+
+    def show(self, values: Tensor) -> None:
+        """Make the parameter be these values."""
+        if not is_traceable_wrapper_subclass(values):
+            self.parameter.data = values
+        elif values is self.host:
+            self.owner._parameters[self.name] = self.parameter
+        else:
+            self.owner._parameters[self.name] = nn.Parameter(
+                values, requires_grad=False
+            )
+
+    def adopt(self) -> bool:
+        """Take values that were given to the parameter in place of its memory; return whether there were any.
+
+        Raises:
+            RuntimeError: Their shape or type is not that of the layer.
+        """
+        now = self.owner._parameters.get(self.name)
+        given = self.parameter.data if now is None else now.data
+        is_plain = not is_traceable_wrapper_subclass(self.host)
+        if now is self.parameter and (
+            not is_plain or given.data_ptr() == self.host.data_ptr()
+        ):
+            return False
+        if (
+            now is None
+            or not is_plain
+            or given.shape != self.host.shape
+            or given.dtype != self.host.dtype
+        ):
+            raise RuntimeError(
+                f"{self.name} of {type(self.owner).__name__} is not what it was when it was offloaded: "
+                "call remove(), change the model, and offload it again"
+            )
+        self.host.copy_(given)
+        self.parameter = now
+        now.data = self.host
+        return True
+
+
+@dataclass(eq=False)
+class Layer:
+    """Weights that are on the device at the same time."""
+
+    name: str
+    module: nn.Module
+    parameters: list[tuple[nn.Module, str, nn.Parameter]]
+    size: int = 0
+    weights: list[Weight] = field(default_factory=list)
+    pinned: Pinned | None = None
+    #: Where it is in the ring; `None` if it is not there.
+    at: int | None = None
+    #: How many calls use it now.
+    uses: int = 0
+    #: The sequence number of autograd at which each call in this pass began.
+    begun: list[int] = field(default_factory=list)
+    versions: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.size = bytes_of(of for _, _, of in self.parameters)
+        self.ready, self.done = torch.cuda.Event(), torch.cuda.Event()
+
+    def to_host(self) -> None:
+        """Move the weights into one piece of pinned memory."""
+        self.pinned = Pinned(self.size)
+        offset = 0
+        for owner, name, parameter in self.parameters:
+            host = moved(self.pinned.memory, offset, parameter.data)
+            if is_traceable_wrapper_subclass(host):
+                parameter = owner._parameters[name] = nn.Parameter(
+                    host, requires_grad=parameter.requires_grad
+                )
+            self.weights.append(Weight(owner, name, parameter, offset, host))
+            self.weights[-1].show(host)
+            offset += bytes_of([parameter])
+        self.versions = self.now()
+
+    def now(self) -> tuple[int, ...]:
+        """The versions of the weights: each change in place counts."""
+        return tuple(weight.parameter._version for weight in self.weights)
+
+    def is_changed(self) -> bool:
+        """Whether weights were changed since they were copied last; takes those that were given."""
+        is_given = [weight.adopt() for weight in self.weights]
+        return any(is_given) or self.now() != self.versions
+
+    def show(self, ring: Tensor | None) -> None:
+        """Make the parameters be those of the ring, or of the host."""
+        for weight in self.weights:
+            if ring is None:
+                weight.show(weight.host)
+            else:
+                assert self.at is not None
+                weight.show(
+                    rebuilt(
+                        weight.host, views(ring, self.at + weight.offset, weight.host)
+                    )
+                )
+
+
+def dense_strides(like: Tensor) -> tuple[int, ...]:
+    """Return strides without gaps, in the order of a tensor's."""
+    strides, step = [0] * like.dim(), 1
+    for at in sorted(range(like.dim()), key=lambda at: like.stride(at)):
+        strides[at] = step
+        step *= like.shape[at]
+    return tuple(strides)
+
+
+class Ring:
+    """Memory of the device in which layers take turns, in the order in which they are placed."""
+
+    def __init__(
+        self, size: int, device: torch.device, copies: torch.cuda.Stream
+    ) -> None:
+        self.memory = torch.empty(size, dtype=torch.uint8, device=device)
+        # A block of PyTorch's allocator may still be in use on the stream that frees it.
+        copies.wait_stream(torch.cuda.current_stream(device))
+        self.copies = copies
+        self._layers: list[Layer] = []
+        self._next = 0
+
+    def place(self, layer: Layer, keep: Iterable[Layer]) -> bool:
+        """Copy a layer into the ring, over layers that are neither in use nor to be kept. Return whether
+        there was room.
+        """
+        kept = {id(each) for each in keep}
+        for start in (self._next, 0):
+            end = start + layer.size
+            if end > self.memory.numel():
+                continue
+            over = [
+                each
+                for each in self._layers
+                if each.at is not None and start < each.at + each.size and each.at < end
+            ]
+            if not any(each.uses or id(each) in kept for each in over):
+                break
+        else:
+            return False
+        for each in over:
+            self.copies.wait_event(each.done)
+            each.at = None
+        self._layers = [each for each in self._layers if each.at is not None]
+        self._layers.append(layer)
+        layer.at, self._next = start, end
+        self.copy(layer)
+        return True
+
+    def copy(self, layer: Layer) -> None:
+        """Copy a layer's weights to its place."""
+        layer.versions = layer.now()
+        # After work that used other values there.
+        self.copies.wait_event(layer.done)
+        with torch.cuda.stream(self.copies), torch.no_grad():
+            assert layer.pinned is not None and layer.at is not None
+            self.memory[layer.at : layer.at + layer.size].copy_(
+                layer.pinned.memory, non_blocking=True
+            )
+            layer.ready.record(self.copies)
+
+    def at(self, tensor: Tensor) -> Layer | None:
+        """The layer in use whose memory a tensor is in."""
+        if (
+            not tensor.is_cuda
+            or tensor.untyped_storage().data_ptr()
+            != self.memory.untyped_storage().data_ptr()
+        ):
+            return None
+        byte = tensor.storage_offset() * tensor.element_size()
+        within = (
+            each
+            for each in self._layers
+            if each.at is not None and each.at <= byte < each.at + each.size
+        )
+        return next(within, None)
+
+
+def held(
+    device: torch.device, parameters: list[tuple[nn.Module, str, nn.Parameter]]
+) -> Tensor:
+    """Move parameters into one piece of memory of the device, and return that."""
+    memory = torch.empty(
+        bytes_of(of for _, _, of in parameters), dtype=torch.uint8, device=device
+    )
+    offset = 0
+    for owner, name, parameter in parameters:
+        there = moved(memory, offset, parameter.data)
+        offset += bytes_of([parameter])
+        Weight(owner, name, parameter, 0, parameter).show(there)
+    return memory
