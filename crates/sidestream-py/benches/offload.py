@@ -27,11 +27,7 @@ ROWS = (256, 4096, 12288, 24576)
 def host_bytes() -> int:
     """Return the memory of the process in the host, without files."""
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return sum(
-        int(line.split()[1]) << 10
-        for line in status
-        if line.startswith(("RssShmem", "RssAnon"))
-    )
+    return sum(int(line.split()[1]) << 10 for line in status if line.startswith(("RssShmem", "RssAnon")))
 
 
 def milliseconds(call: Callable[[], object], passes: int = 5) -> float:
@@ -52,10 +48,7 @@ def milliseconds(call: Callable[[], object], passes: int = 5) -> float:
 def model() -> nn.Module:
     """Return the layers on the CPU; each call gives the same."""
     torch.manual_seed(0)
-    layers = [
-        nn.Linear(WIDTH, WIDTH, bias=False, dtype=TYPE, device="cuda")
-        for _ in range(LAYERS)
-    ]
+    layers = [nn.Linear(WIDTH, WIDTH, bias=False, dtype=TYPE, device="cuda") for _ in range(LAYERS)]
     return nn.Sequential(*layers).cpu().requires_grad_(False)
 
 
@@ -76,10 +69,7 @@ def peers() -> Iterator[tuple[str, Callable[[nn.Module], object]]]:
     try:
         import accelerate
 
-        yield (
-            "accelerate cpu_offload",
-            lambda net: accelerate.cpu_offload(net, torch.device("cuda:0")),
-        )
+        yield ("accelerate cpu_offload", lambda net: accelerate.cpu_offload(net, torch.device("cuda:0")))
     except ImportError:
         pass
     try:
@@ -88,10 +78,7 @@ def peers() -> Iterator[tuple[str, Callable[[nn.Module], object]]]:
         return
     for streams in (False, True):
         options = {"offload_type": "leaf_level", "use_stream": streams}
-        where = {
-            "onload_device": torch.device("cuda"),
-            "offload_device": torch.device("cpu"),
-        }
+        where = {"onload_device": torch.device("cuda"), "offload_device": torch.device("cpu")}
         name = f"diffusers group offload, {'with' if streams else 'without'} streams"
         yield name, functools.partial(apply_group_offloading, **where, **options)
 
@@ -102,9 +89,7 @@ class Shuffled(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.layers = nn.ModuleList(
-            [nn.Linear(1024, 1024, dtype=TYPE, device="cuda") for _ in range(16)]
-        )
+        self.layers = nn.ModuleList([nn.Linear(1024, 1024, dtype=TYPE, device="cuda") for _ in range(16)])
         self.cpu().requires_grad_(False)
 
     def forward(self, x: torch.Tensor, order: list[int]) -> torch.Tensor:
@@ -141,12 +126,7 @@ def turns(count: int) -> int:
 def told(**row: Any) -> None:
     """Print a row."""
     print(
-        json.dumps(
-            {
-                key: round(of, 3) if isinstance(of, float) else of
-                for key, of in row.items()
-            }
-        ),
+        json.dumps({key: round(of, 3) if isinstance(of, float) else of for key, of in row.items()}),
         flush=True,
     )
 
@@ -155,12 +135,8 @@ def main() -> None:
     """Run all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
-    parser.add_argument(
-        "--peers", type=int, default=12288, help="rows at which peers run; 0: none"
-    )
-    parser.add_argument(
-        "--turns", type=int, default=10_000, help="turns of layers in random order"
-    )
+    parser.add_argument("--peers", type=int, default=12288, help="rows at which peers run; 0: none")
+    parser.add_argument("--turns", type=int, default=10_000, help="turns of layers in random order")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
     device = torch.cuda.get_device_name()
@@ -169,19 +145,13 @@ def main() -> None:
         for rows in {*options.rows, options.peers} - {0}
     }
     net = model().cuda()
-    resident = {
-        rows: milliseconds(functools.partial(net, x)) for rows, x in inputs.items()
-    }
+    resident = {rows: milliseconds(functools.partial(net, x)) for rows, x in inputs.items()}
     expected = {rows: net(x) for rows, x in inputs.items()}
     net.cpu()
     # What the first call takes of the host is not taken again.
     sidestream.offload(net, "cuda", budget=2 * LAYER_BYTES).remove()
     offloaded = None
-    for room, moved in (
-        (2, LAYERS),
-        (LAYERS // 2, LAYERS - LAYERS // 2 + 2),
-        (LAYERS + 1, 0),
-    ):
+    for room, moved in ((2, LAYERS), (LAYERS // 2, LAYERS - LAYERS // 2 + 2), (LAYERS + 1, 0)):
         del net, offloaded
         gc.collect()
         torch.cuda.empty_cache()

@@ -29,11 +29,7 @@ def linear(count: int = 6) -> nn.Sequential:
     """Return layers of which each has more than the least that takes turns."""
     torch.manual_seed(1)
     return nn.Sequential(
-        *[
-            part
-            for _ in range(count)
-            for part in (nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh())
-        ]
+        *[part for _ in range(count) for part in (nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh())]
     )
 
 
@@ -67,10 +63,7 @@ def test_what_fits_stays_and_nothing_moves() -> None:
     model = linear()
     offloaded = sidestream.offload(model, "cuda", budget="1 MiB")
     assert all(of.is_cuda for of in model.parameters())
-    assert (
-        str(offloaded)
-        == "offload: all 884.7 kB fit in the budget of 1048.6 kB; nothing moves"
-    )
+    assert str(offloaded) == "offload: all 884.7 kB fit in the budget of 1048.6 kB; nothing moves"
 
 
 def test_the_next_pass_begins_beside_the_last() -> None:
@@ -82,9 +75,7 @@ def test_the_next_pass_begins_beside_the_last() -> None:
     assert [layer.at is not None for layer in first] == [True, True]
 
 
-def trained(
-    model: nn.Module, steps: int, accumulated: int = 1, **options: Any
-) -> list[torch.Tensor]:
+def trained(model: nn.Module, steps: int, accumulated: int = 1, **options: Any) -> list[torch.Tensor]:
     """Train a model with an optimizer of its own; return losses and parameters."""
     torch.manual_seed(2)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, **options)
@@ -119,11 +110,7 @@ class Tied(nn.Module):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.rest, self.last = (
-            nn.Linear(WIDTH, WIDTH),
-            linear(3),
-            nn.Linear(WIDTH, WIDTH),
-        )
+        self.first, self.rest, self.last = (nn.Linear(WIDTH, WIDTH), linear(3), nn.Linear(WIDTH, WIDTH))
         self.last.weight = self.first.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -135,12 +122,8 @@ class Tied(nn.Module):  # type: ignore[misc]
 def attention() -> nn.Module:
     """Return layers whose parts are used without being called, and that have buffers and small tensors."""
     torch.manual_seed(1)
-    layer = nn.TransformerEncoderLayer(
-        WIDTH, 4, 3 * WIDTH, dropout=0.0, batch_first=True
-    )
-    return nn.Sequential(
-        nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), nn.BatchNorm1d(3)
-    )
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 3 * WIDTH, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), nn.BatchNorm1d(3))
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
@@ -154,9 +137,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("accumulated", [1, 3])
-def test_training_has_the_bits_of_the_resident_model(
-    name: str, accumulated: int
-) -> None:
+def test_training_has_the_bits_of_the_resident_model(name: str, accumulated: int) -> None:
     make, budget = MODELS[name]
     model = make()
     resident = copy.deepcopy(model).cuda()
@@ -167,11 +148,7 @@ def test_training_has_the_bits_of_the_resident_model(
     assert offloaded.layers
     ours, theirs = trained(model, 6, accumulated), trained(resident, 6, accumulated)
     assert all(map(torch.equal, ours, theirs))
-    assert all(
-        of.grad is None or not of.grad.is_cuda
-        for of in model.parameters()
-        if not of.is_cuda
-    )
+    assert all(of.grad is None or not of.grad.is_cuda for of in model.parameters() if not of.is_cuda)
 
 
 def test_gradients_of_two_backward_passes_and_of_a_kept_graph_add_up() -> None:
@@ -185,9 +162,7 @@ def test_gradients_of_two_backward_passes_and_of_a_kept_graph_add_up() -> None:
         loss.backward()
         each(batch()).sum().backward()
     pairs = zip(model.parameters(), resident.parameters(), strict=True)
-    assert all(
-        torch.equal(ours.grad.cpu(), theirs.grad.cpu()) for ours, theirs in pairs
-    )
+    assert all(torch.equal(ours.grad.cpu(), theirs.grad.cpu()) for ours, theirs in pairs)
 
 
 class Shuffled(nn.Module):  # type: ignore[misc]
@@ -196,10 +171,7 @@ class Shuffled(nn.Module):  # type: ignore[misc]
     def __init__(self, widths: list[int]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            [
-                nn.Sequential(nn.Linear(WIDTH, w), nn.ReLU(), nn.Linear(w, WIDTH))
-                for w in widths
-            ]
+            [nn.Sequential(nn.Linear(WIDTH, w), nn.ReLU(), nn.Linear(w, WIDTH)) for w in widths]
         )
 
     def forward(self, x: torch.Tensor, order: list[int]) -> torch.Tensor:
@@ -210,9 +182,7 @@ class Shuffled(nn.Module):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_orders_changes_and_streams_are_right_and_have_no_race(
-    seed: int,
-) -> None:
+def test_random_orders_changes_and_streams_are_right_and_have_no_race(seed: int) -> None:
     chosen = random.Random(seed)
     print("seed", seed)
     torch.manual_seed(seed)
@@ -221,9 +191,7 @@ def test_random_orders_changes_and_streams_are_right_and_have_no_race(
     order = list(range(5))
     streams = [torch.cuda.Stream() for _ in range(2)]
     with sidestream.check() as found:
-        offloaded = sidestream.offload(
-            model, "cuda", budget=chosen.choice([1_000_000, 1_100_000])
-        )
+        offloaded = sidestream.offload(model, "cuda", budget=chosen.choice([1_000_000, 1_100_000]))
         for step in range(14):
             if chosen.random() < 0.4:
                 order = [chosen.randrange(5) for _ in range(chosen.randint(1, 6))]
@@ -241,9 +209,7 @@ def test_random_orders_changes_and_streams_are_right_and_have_no_race(
             assert torch.equal(*outs), step
             if chosen.random() < 0.5:
                 with torch.no_grad():
-                    for ours, theirs in zip(
-                        model.parameters(), resident.parameters(), strict=True
-                    ):
+                    for ours, theirs in zip(model.parameters(), resident.parameters(), strict=True):
                         if theirs.grad is not None:
                             assert torch.equal(ours.grad.cpu(), theirs.grad.cpu()), step
                             ours.sub_(0.1 * ours.grad)
@@ -276,9 +242,7 @@ def test_weights_may_be_read_and_changed_between_passes() -> None:
         each[2].weight = nn.Parameter(torch.full_like(each[2].weight.data, 0.5))
     assert torch.equal(forward(model, x), forward(resident, x))
     model.half()
-    with pytest.raises(
-        RuntimeError, match=r"weight of Linear is not what it was .*call remove\(\)"
-    ):
+    with pytest.raises(RuntimeError, match=r"weight of Linear is not what it was .*call remove\(\)"):
         forward(model, x.half())
 
 
@@ -291,9 +255,7 @@ def test_removed_it_is_a_model_as_before(device: str) -> None:
     out = forward(model, x)
     assert offloaded.remove(device) is model
     assert {of.device.type for of in model.parameters()} == {device}
-    assert all(
-        torch.equal(of.cpu(), before[name]) for name, of in model.state_dict().items()
-    )
+    assert all(torch.equal(of.cpu(), before[name]) for name, of in model.state_dict().items())
     assert torch.equal(forward(model, x.to(device)).cpu(), out.cpu())
     sidestream.offload(model, "cuda", budget=3 * LAYER)
     assert torch.equal(forward(model, x), out)
@@ -322,9 +284,7 @@ def test_several_models_take_turns_in_memory_of_their_own() -> None:
 
 def test_pinned_memory_has_the_size_of_what_is_kept() -> None:
     offloaded = sidestream.offload(linear(), "cuda", budget=2 * LAYER)
-    assert [
-        layer.pinned.memory.numel() for layer in offloaded.layers if layer.pinned
-    ] == [LAYER] * 6
+    assert [layer.pinned.memory.numel() for layer in offloaded.layers if layer.pinned] == [LAYER] * 6
 
 
 def test_what_cannot_be_done_is_said() -> None:
@@ -346,7 +306,7 @@ def test_what_cannot_be_done_is_said() -> None:
         sidestream.offload(model, "cuda", budget=2 * LAYER)
 
 
-def test_a_checkpointed_part_that_does_not_fit_is_named() -> None:
+def test_a_part_that_does_not_fit_is_named_and_the_model_stays_usable() -> None:
     class Whole(nn.Module):  # type: ignore[misc]
         """All layers computed again at once."""
 
@@ -358,9 +318,12 @@ def test_a_checkpointed_part_that_does_not_fit_is_named() -> None:
             return checkpoint(self.layers, x, use_reentrant=False)
 
     model = Whole()
-    sidestream.offload(model, "cuda", budget=2 * LAYER)
-    with pytest.raises(
-        RuntimeError,
-        match="does not fit beside the layers in use .*checkpoint smaller parts",
-    ):
+    offloaded = sidestream.offload(model, "cuda", budget=2 * LAYER)
+    with pytest.raises(RuntimeError, match="copy of an offloaded model"):
+        copy.deepcopy(model)(batch())
+    with pytest.raises(RuntimeError, match="does not fit beside the layers in use .*checkpoint smaller"):
         model(batch()).sum().backward()
+    x = batch()
+    with torch.inference_mode():
+        out = model(x)
+    assert torch.equal(out, forward(offloaded.remove("cuda"), x))

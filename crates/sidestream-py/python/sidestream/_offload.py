@@ -85,7 +85,5 @@ def offload(model: Any, device: Any = "cuda", *, budget: int | str) -> Offloaded
     try:
         from sidestream._offload_model import Offloaded
     except ImportError as error:
-        raise ImportError(
-            "offload needs PyTorch, which is not installed; pip install torch"
-        ) from error
+        raise ImportError("offload needs PyTorch, which is not installed; pip install torch") from error
     return Offloaded(model, device, most)

@@ -31,13 +31,9 @@ class Gradients:
         for layer in layers:
             for weight in layer.weights:
                 if weight.parameter.requires_grad:
+                    self._hooks.append(weight.parameter.register_hook(self._before(weight)))
                     self._hooks.append(
-                        weight.parameter.register_hook(self._before(weight))
-                    )
-                    self._hooks.append(
-                        weight.parameter.register_post_accumulate_grad_hook(
-                            self._after(layer, weight)
-                        )
+                        weight.parameter.register_post_accumulate_grad_hook(self._after(layer, weight))
                     )
 
     def _before(self, weight: Weight) -> Callable[[Tensor], None]:

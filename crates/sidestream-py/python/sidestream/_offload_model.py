@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,8 +19,8 @@ from sidestream._offload_weights import Layer, Ring, bytes_of, held
 SMALL = 64 << 10
 #: Calls of layers after which a pass that does not begin anew is cut: the model may never be called itself.
 LONGEST = 100_000
-#: What ``model._sidestream_offloaded`` is while the model is offloaded.
-MARK = "_sidestream_offloaded"
+#: By model that is offloaded.
+OFFLOADED: weakref.WeakKeyDictionary[nn.Module, Offloaded] = weakref.WeakKeyDictionary()
 
 
 class Saved:
@@ -35,14 +36,10 @@ class Saved:
         """Return the view of the layer's present place."""
         assert self.layer.at is not None
         typed = ring.view(self.dtype)
-        return typed.as_strided(
-            self.shape, self.stride, self.layer.at // typed.element_size() + self.offset
-        )
+        return typed.as_strided(self.shape, self.stride, self.layer.at // typed.element_size() + self.offset)
 
 
-def layers_of(
-    module: nn.Module, most: int, taken: set[int], name: str = ""
-) -> Iterator[Layer]:
+def layers_of(module: nn.Module, most: int, taken: set[int], name: str = "") -> Iterator[Layer]:
     """Yield the layers of a model: the largest modules that are within ``most`` bytes."""
     own = [
         (owner, key, of)
@@ -57,9 +54,9 @@ def layers_of(
             fresh.append((owner, key, of))
     size = bytes_of(of for _, _, of in fresh)
     # Containers may be used without being called, and attention uses its children's weights itself.
-    is_container = isinstance(
-        module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-    ) or (type(module).forward is nn.Module.forward)
+    is_container = isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)) or (
+        type(module).forward is nn.Module.forward
+    )
     is_whole = isinstance(module, nn.MultiheadAttention) or not any(module.children())
     if not fresh:
         return
@@ -83,7 +80,7 @@ class Offloaded:
         self.device = torch.device(device)
         if self.device.type != "cuda":
             raise ValueError(f'device is {device!r}; give a GPU, such as "cuda"')
-        if getattr(model, MARK, None) is not None:
+        if model in OFFLOADED:
             raise RuntimeError(
                 "the model is offloaded already: call remove() on what offload returned first"
             )
@@ -102,9 +99,13 @@ class Offloaded:
         self._saves = False
         self._is_training = False
         self._ends: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        with torch.no_grad(), torch.cuda.device(self.device):
-            self._arrange()
-        model.__dict__[MARK] = self
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
+            try:
+                self._arrange()
+            except BaseException:
+                self.model.to("cpu")
+                raise
+        OFFLOADED[model] = self
 
     # The plan.
 
@@ -134,11 +135,7 @@ class Offloaded:
         missing = fixed + 2 * largest - self.budget
         if missing > 0:
             size = _units.size
-            name = (
-                next(layer.name for layer in layers if layer.size == largest)
-                if layers
-                else "no layer"
-            )
+            name = next(layer.name for layer in layers if layer.size == largest) if layers else "no layer"
             raise ValueError(
                 f"budget is {size(self.budget)}, {size(missing)} too little: two layers as large as the "
                 f"largest ({name}, {size(largest)}) have to fit, beside {size(fixed)} of small tensors and "
@@ -202,70 +199,50 @@ class Offloaded:
     def _listen(self) -> None:
         off = torch.compiler.disable
         add = self._hooks.append
-        add(
-            self.model.register_forward_pre_hook(
-                off(lambda *_: self._pass_begins()), prepend=True
-            )
-        )
-        add(
-            self.model.register_forward_hook(
-                off(lambda *_: self._pass_ends()), always_call=True
-            )
-        )
+        add(self.model.register_forward_pre_hook(off(lambda *_: self._pass_begins()), prepend=True))
+        add(self.model.register_forward_hook(off(lambda *_: self._pass_ends()), always_call=True))
         owners: dict[int, list[Layer]] = {}
-        by_weight = {
-            id(weight.parameter): layer
-            for layer in self.layers
-            for weight in layer.weights
-        }
+        by_weight = {id(weight.parameter): layer for layer in self.layers for weight in layer.weights}
         for layer in self.layers:
             # A weight that another layer has too is that layer's, but both need it.
-            shared = {
-                by_weight[id(of)]
-                for of in layer.module.parameters()
-                if id(of) in by_weight
-            }
-            owners[id(layer.module)] = sorted(
-                {layer, *shared} & set(self.layers), key=self.layers.index
-            )
+            shared = {by_weight[id(of)] for of in layer.module.parameters() if id(of) in by_weight}
+            owners[id(layer.module)] = sorted({layer, *shared} & set(self.layers), key=self.layers.index)
         for name, module in self.model.named_modules():
             tied = {
                 by_weight[id(of)]
                 for of in module._parameters.values()
                 if of is not None and id(of) in by_weight
             }
-            inside = any(
-                name == each.name or name.startswith(each.name + ".") for each in tied
-            )
-            needed = owners.get(id(module)) or (
-                [] if inside else sorted(tied, key=self.layers.index)
-            )
+            inside = any(name == each.name or name.startswith(each.name + ".") for each in tied)
+            needed = owners.get(id(module)) or ([] if inside else sorted(tied, key=self.layers.index))
             if not needed:
                 continue
-            add(
-                module.register_forward_pre_hook(
-                    off(self._before(needed)), prepend=True
-                )
-            )
-            add(
-                module.register_forward_hook(off(self._after(needed)), always_call=True)
-            )
+            entered: list[list[Layer]] = []
+            add(module.register_forward_pre_hook(off(self._before(module, needed, entered)), prepend=True))
+            add(module.register_forward_hook(off(self._after(entered)), always_call=True))
 
-    def _before(self, layers: list[Layer]) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
+    def _before(
+        self, module: nn.Module, layers: list[Layer], entered: list[list[Layer]]
+    ) -> Callable[..., None]:
+        def hook(called: nn.Module, *_: Any) -> None:
+            entered.append([])
+            if called is not module:
+                raise RuntimeError("this is a copy of an offloaded model: call remove(), and copy it then")
             if (node := torch._C._current_autograd_node()) is not None:
                 self._let_go(node._sequence_nr())
             for layer in layers:
                 self._use(layer)
+                entered[-1].append(layer)
                 if torch.is_grad_enabled():
                     layer.begun.append(torch._C._autograd._get_sequence_nr())
 
         return hook
 
-    def _after(self, layers: list[Layer]) -> Callable[..., None]:
+    def _after(self, entered: list[list[Layer]]) -> Callable[..., None]:
         def hook(*_: Any) -> None:
             node = torch._C._current_autograd_node()
-            for layer in layers:
+            # A call may have failed before it had all of its layers.
+            for layer in entered.pop() if entered else ():
                 if node is None:
                     self._leave(layer)
                 else:
@@ -288,9 +265,7 @@ class Offloaded:
                 layer.begun.clear()
             if self._is_training:
                 self._saves = True
-                torch._C._autograd._push_saved_tensors_default_hooks(
-                    self._pack, self._unpack
-                )
+                torch._C._autograd._push_saved_tensors_default_hooks(self._pack, self._unpack)
             self._time(begins=True)
             self._look_ahead()
 
@@ -314,7 +289,7 @@ class Offloaded:
 
     def _use(self, layer: Layer) -> None:
         """Make the current stream wait for a layer's weights, and the parameters be those."""
-        with self._lock:
+        with self._lock, torch.inference_mode(False):
             assert self.ring is not None
             if self._ahead and self._ahead[0] is layer:
                 self._ahead.popleft()
@@ -350,7 +325,7 @@ class Offloaded:
 
     def _leave(self, layer: Layer) -> None:
         """The current stream has all work of a call of a layer."""
-        with self._lock:
+        with self._lock, torch.inference_mode(False):
             layer.uses -= 1
             if layer.uses == 0:
                 layer.done.record(torch.cuda.current_stream(self.device))
@@ -456,18 +431,14 @@ class Offloaded:
                 layer.is_changed()
                 layer.show(None)
         self.ring, self.layers = None, []
-        self.model.__dict__.pop(MARK, None)
+        OFFLOADED.pop(self.model, None)
         return self.model.to(device)
 
     @property
     def moved_bytes(self) -> int:
         """Bytes that a pass copies to the device, by the last pass that is known."""
         order = self._order or self.layers
-        return sum(
-            layer.size
-            for at, layer in enumerate(order)
-            if at == 0 or order[at - 1] is not layer
-        )
+        return sum(layer.size for at, layer in enumerate(order) if at == 0 or order[at - 1] is not layer)
 
     @property
     def pass_ms(self) -> float | None:
@@ -495,9 +466,7 @@ class Offloaded:
         measured = self.pass_ms
         if measured is not None:
             limit = "the link" if measured < 1.2 * ms else "the model's own work"
-            lines.append(
-                f"  the last forward pass took {measured:.1f} ms; the limit is {limit}"
-            )
+            lines.append(f"  the last forward pass took {measured:.1f} ms; the limit is {limit}")
         return "\n".join(lines)
 
     __repr__ = __str__

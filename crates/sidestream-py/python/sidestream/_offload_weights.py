@@ -41,9 +41,7 @@ class Pinned:
 
     def __init__(self, size: int) -> None:
         if getattr(torch.cuda, "is_simulated", False):
-            self.memory = torch.empty(
-                size, dtype=torch.uint8, device="cpu", pin_memory=True
-            )
+            self.memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
             return
         at, driver = ctypes.c_void_p(), ctypes.CDLL("libcuda.so.1")
         error = driver.cuMemHostAlloc(ctypes.byref(at), ctypes.c_size_t(size), 0)
@@ -60,11 +58,7 @@ def plain(tensor: Tensor) -> list[Tensor]:
     """Return the plain tensors that a tensor consists of: quantized ones have several."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
-    return [
-        part
-        for name in tensor.__tensor_flatten__()[0]
-        for part in plain(getattr(tensor, name))
-    ]
+    return [part for name in tensor.__tensor_flatten__()[0] for part in plain(getattr(tensor, name))]
 
 
 def rebuilt(like: Tensor, parts: Iterator[Tensor]) -> Tensor:
@@ -73,19 +67,13 @@ def rebuilt(like: Tensor, parts: Iterator[Tensor]) -> Tensor:
         return next(parts)
     names, context = like.__tensor_flatten__()
     inner = {name: rebuilt(getattr(like, name), parts) for name in names}
-    made: Tensor = type(like).__tensor_unflatten__(
-        inner, context, like.size(), like.stride()
-    )
+    made: Tensor = type(like).__tensor_unflatten__(inner, context, like.size(), like.stride())
     return made
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
     """Bytes that tensors take, each aligned."""
-    return sum(
-        aligned(part.numel() * part.element_size())
-        for each in tensors
-        for part in plain(each)
-    )
+    return sum(aligned(part.numel() * part.element_size()) for each in tensors for part in plain(each))
 
 
 def views(memory: Tensor, offset: int, like: Tensor) -> Iterator[Tensor]:
@@ -127,9 +115,7 @@ class Weight:
         elif values is self.host:
             self.owner._parameters[self.name] = self.parameter
         else:
-            self.owner._parameters[self.name] = nn.Parameter(
-                values, requires_grad=False
-            )
+            self.owner._parameters[self.name] = nn.Parameter(values, requires_grad=False)
 
     def adopt(self) -> bool:
         """Take values that were given to the parameter in place of its memory; return whether there were any.
@@ -140,16 +126,9 @@ class Weight:
         now = self.owner._parameters.get(self.name)
         given = self.parameter.data if now is None else now.data
         is_plain = not is_traceable_wrapper_subclass(self.host)
-        if now is self.parameter and (
-            not is_plain or given.data_ptr() == self.host.data_ptr()
-        ):
+        if now is self.parameter and (not is_plain or given.data_ptr() == self.host.data_ptr()):
             return False
-        if (
-            now is None
-            or not is_plain
-            or given.shape != self.host.shape
-            or given.dtype != self.host.dtype
-        ):
+        if now is None or not is_plain or given.shape != self.host.shape or given.dtype != self.host.dtype:
             raise RuntimeError(
                 f"{self.name} of {type(self.owner).__name__} is not what it was when it was offloaded: "
                 "call remove(), change the model, and offload it again"
@@ -213,11 +192,7 @@ class Layer:
                 weight.show(weight.host)
             else:
                 assert self.at is not None
-                weight.show(
-                    rebuilt(
-                        weight.host, views(ring, self.at + weight.offset, weight.host)
-                    )
-                )
+                weight.show(rebuilt(weight.host, views(ring, self.at + weight.offset, weight.host)))
 
 
 def dense_strides(like: Tensor) -> tuple[int, ...]:
@@ -232,9 +207,7 @@ def dense_strides(like: Tensor) -> tuple[int, ...]:
 class Ring:
     """Memory of the device in which layers take turns, in the order in which they are placed."""
 
-    def __init__(
-        self, size: int, device: torch.device, copies: torch.cuda.Stream
-    ) -> None:
+    def __init__(self, size: int, device: torch.device, copies: torch.cuda.Stream) -> None:
         self.memory = torch.empty(size, dtype=torch.uint8, device=device)
         # A block of PyTorch's allocator may still be in use on the stream that frees it.
         copies.wait_stream(torch.cuda.current_stream(device))
@@ -276,35 +249,26 @@ class Ring:
         self.copies.wait_event(layer.done)
         with torch.cuda.stream(self.copies), torch.no_grad():
             assert layer.pinned is not None and layer.at is not None
-            self.memory[layer.at : layer.at + layer.size].copy_(
-                layer.pinned.memory, non_blocking=True
-            )
+            self.memory[layer.at : layer.at + layer.size].copy_(layer.pinned.memory, non_blocking=True)
             layer.ready.record(self.copies)
 
     def at(self, tensor: Tensor) -> Layer | None:
         """The layer in use whose memory a tensor is in."""
         if (
             not tensor.is_cuda
-            or tensor.untyped_storage().data_ptr()
-            != self.memory.untyped_storage().data_ptr()
+            or tensor.untyped_storage().data_ptr() != self.memory.untyped_storage().data_ptr()
         ):
             return None
         byte = tensor.storage_offset() * tensor.element_size()
         within = (
-            each
-            for each in self._layers
-            if each.at is not None and each.at <= byte < each.at + each.size
+            each for each in self._layers if each.at is not None and each.at <= byte < each.at + each.size
         )
         return next(within, None)
 
 
-def held(
-    device: torch.device, parameters: list[tuple[nn.Module, str, nn.Parameter]]
-) -> Tensor:
+def held(device: torch.device, parameters: list[tuple[nn.Module, str, nn.Parameter]]) -> Tensor:
     """Move parameters into one piece of memory of the device, and return that."""
-    memory = torch.empty(
-        bytes_of(of for _, _, of in parameters), dtype=torch.uint8, device=device
-    )
+    memory = torch.empty(bytes_of(of for _, _, of in parameters), dtype=torch.uint8, device=device)
     offset = 0
     for owner, name, parameter in parameters:
         there = moved(memory, offset, parameter.data)

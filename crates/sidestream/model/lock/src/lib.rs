@@ -82,6 +82,28 @@ impl Condvar {
         guard.held = Some(self.0.wait(held).expect(POISONED));
     }
 
+    /// Blocks until the condition does not hold.
+    pub fn wait_while<T>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) {
+        while condition(guard) {
+            self.wait(guard);
+        }
+    }
+
+    /// Like [`Condvar::wait_while`], regardless of the time limit: no time passes here.
+    pub fn wait_while_until<T>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        condition: impl FnMut(&mut T) -> bool,
+        _: Instant,
+    ) -> WaitTimeoutResult {
+        self.wait_while(guard, condition);
+        WaitTimeoutResult
+    }
+
     /// Blocks until woken, regardless of the time limit: no time passes here.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> WaitTimeoutResult {
         self.wait(guard);
