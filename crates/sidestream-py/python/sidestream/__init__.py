@@ -60,6 +60,11 @@ from sidestream._hand_over import empty_cache
 from sidestream._fetch import Fetched as Fetched, RunningMean, fetch
 from sidestream._loop import LoopOverlap as LoopOverlap
 from sidestream._offload import offload
+from sidestream._offload_activations import (
+    ActivationsReport as ActivationsReport,
+    OffloadedActivations as OffloadedActivations,
+    offload_activations,
+)
 from sidestream._overlap import Arrangement as Arrangement, Overlap as Overlap, overlap
 from sidestream._parallel import parallel
 from sidestream._pipeline import (
@@ -143,6 +148,7 @@ __all__ = [
     "empty_cache",
     "fetch",
     "offload",
+    "offload_activations",
     "overlap",
     "parallel",
     "prefetch",
@@ -154,7 +160,7 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "ray"]
+    return [*__all__]
 
 
 if not TYPE_CHECKING:
