@@ -269,3 +269,11 @@ def test_a_file_of_times_that_is_no_such_file_is_refused(change: str, tmp_path: 
         sidestream.simulate("sim:h200", host=tmp_path / "host.json"),
     ):
         pass
+
+
+def test_a_host_tensor_that_a_program_fills_from_the_device_stays_on_the_host() -> None:
+    with sidestream.simulate("sim:h100"):
+        source = torch.ones(1024).cuda()
+        for _ in range(3):
+            target = torch.empty(1024)
+            assert target.copy_(source).device.type == "cpu"

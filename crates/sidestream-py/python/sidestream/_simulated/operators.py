@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -375,14 +376,23 @@ class Operators:
 
 
 _CPU = torch.device("cpu")
+#: The files of functions that count pinned memory, and that keep dispatch modes from being compiled.
+_WRAPPERS = (
+    _check_pinned.__file__,
+    os.path.join("torch", "_compile.py"),
+    os.path.join("torch", "_dynamo", "eval_frame.py"),
+)
 
 
-def _call_of(frame: FrameType) -> tuple[int, int]:
+def _call_of(frame: FrameType) -> tuple[int, CodeType, int]:
     """Return an identifier of the program's call that is running."""
-    # The innermost frame may be that of the wrapper that counts pinned memory.
-    if frame.f_code.co_filename == _check_pinned.__file__ and frame.f_back is not None:
+    # The innermost frames may be those of a dispatch mode, and of what wraps it.
+    while frame.f_back is not None and (
+        frame.f_code.co_name == "__torch_dispatch__" or frame.f_code.co_filename.endswith(_WRAPPERS)
+    ):
         frame = frame.f_back
-    return id(frame), frame.f_lasti
+    # The next call's frame may be at the address of the last one's.
+    return id(frame), frame.f_code, frame.f_lasti
 
 
 def _is_direct(target: Any, source: Any) -> bool:

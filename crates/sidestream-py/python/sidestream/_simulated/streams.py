@@ -37,7 +37,7 @@ class _Current(threading.local):
         #: The backward pass that this thread runs.
         self.backward: Any = None
         #: The tensor that was created last on the host: the call that created it, and its storage.
-        self.made: tuple[int, int, int] | None = None
+        self.made: tuple[int, Any, int, int] | None = None
         #: The capture that this thread has begun and not ended.
         self.capture: Any = None
 
