@@ -61,10 +61,10 @@ from sidestream._fetch import Fetched as Fetched, RunningMean, fetch
 from sidestream._loop import LoopOverlap as LoopOverlap
 from sidestream._offload import offload
 from sidestream._offload_activations import (
-    ActivationsReport as ActivationsReport,
     OffloadedActivations as OffloadedActivations,
     offload_activations,
 )
+from sidestream._offload_activations_report import ActivationsReport as ActivationsReport
 from sidestream._overlap import Arrangement as Arrangement, Overlap as Overlap, overlap
 from sidestream._parallel import parallel
 from sidestream._pipeline import (

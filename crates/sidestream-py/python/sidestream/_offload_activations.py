@@ -1,10 +1,10 @@
-"""``offload_activations``: keeps what autograd saves for backward on the host while the device computes.
+"""``offload_activations``: keeps what autograd saves on the host while the device computes.
 
 Why no copy races, and none uses memory that is in use:
 
-- A copy to the host is ordered after an event of the stream that saved the tensor. Its source stays referenced
-  until that stream waits for the copy; only then is the reference dropped, so that the memory is reused in
-  stream order and without ``record_stream``, which would keep it until the host sees the copy complete.
+- A copy to the host is ordered after an event of the stream that saved the tensor. Its source stays
+  referenced until that stream waits for the copy; only then is the reference dropped, so that the memory is
+  reused in stream order. With ``record_stream`` it would be kept until the host sees the copy complete.
 - A copy back goes to memory that is allocated on the stream that is current then, and is ordered after an
   event of that stream, so that work that still uses the memory comes first. The consumer waits for the copy.
 - A host buffer is reused by a copy that waits for the last one that used it.
@@ -17,19 +17,11 @@ import math
 import re
 import threading
 import weakref
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from sidestream._offload_activations_plan import (
-    Link,
-    Outcome,
-    Pager,
-    Trace,
-    choose,
-    next_use,
-    predict,
-)
+from sidestream._offload_activations_plan import Link, Outcome, Pager, Trace, choose, next_use
+from sidestream._offload_activations_report import ActivationsReport, told
 from sidestream._system import fresh_memory
 from sidestream._units import size as bytes_text
 
@@ -41,8 +33,6 @@ _PROBE, _PROBES = 16 << 20, 6
 _PLANS = 8
 #: How many hooks without a use are one step at most.
 _LONGEST = 100_000
-#: How many moves a report shows.
-_SHOWN = 8
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _INPLACE = (
     "one of the variables needed for gradient computation has been modified by an inplace operation after "
@@ -74,6 +64,7 @@ class _Pinned:
         #: For each size, the free buffers, each with the event of the last copy that used it.
         self.free: dict[int, list[tuple[Any, Any]]] = {}
         self.runtime: Any = None
+        self.is_closed = False
         self.bytes = self.free_bytes = 0
 
     def take(self, size: int) -> tuple[Any, Any]:
@@ -92,7 +83,7 @@ class _Pinned:
         if failed:
             raise MemoryError(
                 f"cannot pin {bytes_text(size)} of host memory beside {bytes_text(self.bytes)} (CUDA error "
-                f"{failed}); give offload_activations a larger budget, or allow the process to lock more memory"
+                f"{failed}); give offload_activations a larger budget, or let the process lock more memory"
             )
         self.bytes += size
         return buffer, None
@@ -100,6 +91,8 @@ class _Pinned:
     def give(self, buffer: Any, last: Any) -> None:
         self.free.setdefault(buffer.numel(), []).append((buffer, last))
         self.free_bytes += buffer.numel()
+        if self.is_closed:
+            self.close()
 
     def _unpin(self, size: int) -> None:
         buffer, last = self.free[size].pop(0)
@@ -110,6 +103,8 @@ class _Pinned:
         self.runtime.cudaHostUnregister(buffer.data_ptr())
 
     def close(self) -> None:
+        """Unpin what is free now, and what is given back later: the collector may free a graph last."""
+        self.is_closed = True
         for size, buffers in self.free.items():
             while buffers:
                 self._unpin(size)
@@ -277,6 +272,10 @@ class OffloadedActivations:
     def _pack(self, tensor: Any) -> Any:
         import torch
 
+        # A result refers to its node, which would refer to it: without backward, nothing would free them. A
+        # detached tensor shares the version.
+        if tensor.grad_fn is not None:
+            tensor = tensor.detach()
         if type(tensor) is not torch.Tensor or not tensor.is_cuda:
             return tensor, tensor._version
         plain = tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg()
@@ -308,7 +307,6 @@ class OffloadedActivations:
             self._arrive(("held", *key), -1, False)
             self._leave()
             return tensor, tensor._version
-        # A version of 0 says that nothing was modified, or that autograd saved a result.
         entry = step.entries.get(storage._cdata)
         if entry is not None and (
             entry.tensors is None or any(version != tensor._version for _, version in entry.tensors)
@@ -417,6 +415,7 @@ class OffloadedActivations:
         """Begin to copy an entry to the host."""
         import torch
 
+        assert entry.tensors is not None
         tensor = entry.tensors[0][0]
         # This does nothing if the tensor was allocated on this stream.
         tensor.record_stream(entry.stream)
@@ -473,108 +472,10 @@ class OffloadedActivations:
         if plan.marks is not None:
             plan.marks[1].synchronize()
             measured = plan.marks[0].elapsed_time(plan.marks[1])
-        trace, outcome = plan.trace, plan.outcome
-        all_bytes = predict(trace, math.inf, self._link).peak
-        moved = sum(outcome.moved.values())
-        return ActivationsReport(
-            self.budget,
-            all_bytes,
-            outcome.peak,
-            tuple(
-                Move(outcome.moved[one], *(1e3 * at for at in times))
-                for one, times in sorted(outcome.copies.items(), key=lambda copy: copy[1])
-            ),
-            len(trace.sizes),
-            self._pinned.bytes,
-            self._link,
-            1e3 * trace.compute,
-            1e3 * outcome.busy(0),
-            1e3 * outcome.busy(2),
-            1e3 * outcome.step,
-            measured,
-            1e3 * trace.forward * moved / max(1, sum(trace.sizes)),
-            1e3 * trace.forward,
-        )
+        return told(self.budget, plan.trace, plan.outcome, self._link, self._pinned.bytes, measured)
 
     def __str__(self) -> str:
         return str(self.report())
-
-
-@dataclass(frozen=True)
-class Move:
-    """A tensor that moves, and the milliseconds of the step at which its copies begin and end."""
-
-    bytes: int
-    out_begins_ms: float
-    out_ends_ms: float
-    back_begins_ms: float | None = None
-    back_ends_ms: float | None = None
-
-    def __str__(self) -> str:
-        back = "not needed again"
-        if self.back_begins_ms is not None:
-            back = f"back from {self.back_begins_ms:.4g} to {self.back_ends_ms:.4g} ms"
-        return f"{bytes_text(self.bytes)}: out from {self.out_begins_ms:.4g} to {self.out_ends_ms:.4g} ms, {back}"
-
-
-@dataclass(frozen=True)
-class ActivationsReport:
-    """What ``offload_activations`` keeps and moves. ``print`` shows it.
-
-    Times are from the first tensor that is saved to the last that is needed, in milliseconds.
-    """
-
-    budget: int | None
-    #: The most bytes of saved activations on the device: if all stay, and with what moves.
-    all_bytes: int = 0
-    kept_bytes: int = 0
-    moves: tuple[Move, ...] = ()
-    storages: int = 0
-    pinned_bytes: int = 0
-    link: Link | None = None
-    compute_ms: float = 0
-    out_ms: float = 0
-    back_ms: float = 0
-    predicted_ms: float = 0
-    measured_ms: float | None = None
-    #: What computing again what moves would take: its share of the forward pass by bytes.
-    recompute_ms: float = 0
-    forward_ms: float = 0
-
-    @property
-    def moved_bytes(self) -> int:
-        """The bytes that move to the host in a step."""
-        return sum(move.bytes for move in self.moves)
-
-    @property
-    def limit_ms(self) -> float:
-        """The least time of the step with these moves: what leaves does so beside the forward pass, and
-        returns beside backward.
-        """
-        backward_ms = max(self.compute_ms - self.forward_ms, self.back_ms)
-        return min(max(self.forward_ms, self.out_ms) + backward_ms, self.predicted_ms)
-
-    def __str__(self) -> str:
-        if self.link is None:
-            return "nothing is planned yet: two steps in the same order are measured first"
-        budget = "" if self.budget is None else f" of a budget of {bytes_text(self.budget)}"
-        measured = "" if self.measured_ms is None else f", measured {self.measured_ms:.4g} ms"
-        over = self.predicted_ms - self.compute_ms
-        lines = [
-            f"on the device: {bytes_text(self.kept_bytes)} of saved activations at most{budget}; "
-            f"{bytes_text(self.all_bytes)} if all stayed",
-            f"moves: {len(self.moves)} of {self.storages} tensors, {bytes_text(self.moved_bytes)} a step; "
-            f"{bytes_text(self.pinned_bytes)} of host memory are pinned",
-            *(f"  {move}" for move in self.moves[:_SHOWN]),
-            *([f"  and {len(self.moves) - _SHOWN} more"] if len(self.moves) > _SHOWN else ()),
-            f"link: {self.link}",
-            f"limit: {self.limit_ms:.4g} ms; the forward pass computes {self.forward_ms:.4g} ms and copies "
-            f"{self.out_ms:.4g} ms, backward computes {self.compute_ms - self.forward_ms:.4g} ms and copies "
-            f"{self.back_ms:.4g} ms",
-            f"step: {self.predicted_ms:.4g} ms predicted{measured}; moving costs {over:.4g} ms, computing the "
-            f"same activations again would cost about {self.recompute_ms:.4g} ms",
-        ]
-        return "\n".join(lines)
 
 
 def _existing() -> dict[int, weakref.ref[Any]]:

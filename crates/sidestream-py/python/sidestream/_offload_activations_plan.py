@@ -1,9 +1,9 @@
 """Decides which saved activations leave the device, and predicts the step, from what was measured.
 
 What is on the device follows from the order of a step and a bound alone (`Pager`), so that the prediction
-(`predict`) and the run take the same decisions. If a tensor needs room, the tensor that is needed last leaves:
-no other choice moves fewer bytes (L. A. Belady, 1966). What has left returns in the order of use, as soon as
-there is room.
+(`predict`) and the run take the same decisions. If a tensor needs room, the tensor that is needed last
+leaves, as in L. A. Belady's rule of 1966. What has left returns in the order of use, as soon as there is
+room.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ def next_use(uses: list[int], position: int) -> float:
 
 
 def actions(trace: Trace, bound: float) -> tuple[list[tuple[int, str, int]], int]:
-    """Return what happens at each position within a bound (``drop``, ``fetch`` and ``wait``), and the peak."""
+    """Return what happens at each position (``drop``, ``fetch`` or ``wait``) within a bound, and the peak.
+    """
     uses, pager, done = trace.uses(), Pager(bound), list[tuple[int, str, int]]()
     items: dict[int, Item] = {}
     deaths: dict[int, list[int]] = {}
