@@ -56,7 +56,7 @@ def same(these: list[Any], those: list[Any]) -> bool:
     return len(these) == len(those) and all(map(torch.equal, *bits))
 
 
-class Twice(torch.autograd.Function):
+class Twice(torch.autograd.Function):  # type: ignore[misc]
     """Saves its input and its output."""
 
     @staticmethod
@@ -80,7 +80,7 @@ def selective() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """A random layer."""
 
     def __init__(self, kind: str) -> None:

@@ -180,7 +180,9 @@ class _Step:
 
 
 class OffloadedActivations:
-    """What ``offload_activations`` returns."""
+    """The context that ``offload_activations`` returns, for the forward pass of each step. ``print`` shows its
+    report.
+    """
 
     def __init__(self, budget: int | None) -> None:
         self.budget = budget

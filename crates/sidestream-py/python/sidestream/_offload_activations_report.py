@@ -34,11 +34,26 @@ class Move:
 class ActivationsReport:
     """What ``offload_activations`` keeps and moves. ``print`` shows it.
 
-    Times are from the first tensor that is saved to the last that is needed, in milliseconds.
+    Times are from the first tensor that is saved to the last that is needed.
+
+    Attributes:
+        budget: The bytes that were given, or None.
+        all_bytes: The most bytes of saved activations on the device at once, if all stay.
+        kept_bytes: The most bytes of them on the device at once, with these moves.
+        moves: What moves, in the order in which it leaves.
+        storages: How many tensors autograd saves, each storage once, besides those that existed before.
+        pinned_bytes: The bytes of host memory that are pinned.
+        link: The measured rates of copies, or None if nothing is planned yet.
+        compute_ms: The computation of the step alone.
+        forward_ms: The part of it up to the first tensor that is needed.
+        out_ms: The copies to the host.
+        back_ms: The copies to the device.
+        predicted_ms: The step with these moves, as simulated.
+        measured_ms: The last step that followed the plan, or None.
+        recompute_ms: What computing again what moves would take: its share of the forward pass by bytes.
     """
 
     budget: int | None
-    #: The most bytes of saved activations on the device: if all stay, and with what moves.
     all_bytes: int = 0
     kept_bytes: int = 0
     moves: tuple[Move, ...] = ()
@@ -46,13 +61,11 @@ class ActivationsReport:
     pinned_bytes: int = 0
     link: Link | None = None
     compute_ms: float = 0
-    #: The part of it up to the first tensor that is needed.
     forward_ms: float = 0
     out_ms: float = 0
     back_ms: float = 0
     predicted_ms: float = 0
     measured_ms: float | None = None
-    #: What computing again what moves would take: its share of the forward pass by bytes.
     recompute_ms: float = 0
 
     @property
