@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import re
 import threading
 import weakref
@@ -64,7 +65,7 @@ class _Pinned:
         #: For each size, the free buffers, each with the event of the last copy that used it.
         self.free: dict[int, list[tuple[Any, Any]]] = {}
         self.runtime: Any = None
-        self.is_closed = False
+        self.is_closed, self.process = False, os.getpid()
         self.bytes = self.free_bytes = 0
 
     def take(self, size: int) -> tuple[Any, Any]:
@@ -105,6 +106,9 @@ class _Pinned:
     def close(self) -> None:
         """Unpin what is free now, and what is given back later: the collector may free a graph last."""
         self.is_closed = True
+        if os.getpid() != self.process:
+            # A forked child cannot use CUDA, and the memory is its parent's.
+            return
         for size, buffers in self.free.items():
             while buffers:
                 self._unpin(size)
@@ -180,9 +184,7 @@ class _Step:
 
 
 class OffloadedActivations:
-    """The context that ``offload_activations`` returns, for the forward pass of each step. ``print`` shows its
-    report.
-    """
+    """The context that ``offload_activations`` returns, for each forward pass. ``print`` shows its report."""
 
     def __init__(self, budget: int | None) -> None:
         self.budget = budget
