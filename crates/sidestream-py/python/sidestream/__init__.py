@@ -99,7 +99,7 @@ from sidestream._sidestream import (
     __version__ as __version__,
 )
 from sidestream._simulate import Simulated as Simulated, simulate
-from sidestream._stream import Event, InFlight, Stream
+from sidestream._stream import Event, InFlight as InFlight, Stream
 from sidestream._tables import (
     KernelRow as KernelRow,
     MemoryHolder as MemoryHolder,
@@ -128,7 +128,6 @@ __all__ = [
     "Batcher",
     "DeviceError",
     "Event",
-    "InFlight",
     "Pipeline",
     "ProgramError",
     "RaceError",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import reprlib
 import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
+
+#: Powers of 1000, or of 1024 before an i.
+_PREFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def whole(name: str, value: Any, least: int, give: str) -> int:
@@ -43,6 +47,28 @@ def positive(name: str, value: Any, give: str) -> float:
     except (TypeError, ValueError):
         raise TypeError(text) from None
     if not 0 < number < math.inf:
+        raise ValueError(text)
+    return number
+
+
+def size_bytes(name: str, value: Any) -> int:
+    """Return a number of bytes that is given as one, or as text such as ``"2 GiB"`` or ``"1.5 GB"``.
+
+    Raises:
+        TypeError: It is neither.
+        ValueError: It is not above 0, or the text is not a size.
+    """
+    text = f'{name} is {value!r}; give bytes, or a text such as "2 GiB" or "1.5 GB"'
+    if isinstance(value, bool) or not (isinstance(value, str) or hasattr(value, "__index__")):
+        raise TypeError(text)
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", value, re.IGNORECASE)
+        if found is None:
+            raise ValueError(text)
+        number = int(float(found[1]) * (1024 if found[3] else 1000) ** _PREFIXES[found[2].lower()])
+    else:
+        number = value.__index__()
+    if number <= 0:
         raise ValueError(text)
     return number
 

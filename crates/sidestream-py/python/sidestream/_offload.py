@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
+
+from sidestream._arguments import size_bytes
 
 if TYPE_CHECKING:
     from sidestream._offload_model import Offloaded
-
-UNITS = {
-    "": 1,
-    "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-}
-
-
-def size_of(name: str, value: int | str) -> int:
-    """Return a size in bytes, given as a number or as a text such as ``"8 GiB"``.
-
-    Raises:
-        TypeError: It is neither.
-        ValueError: It is not above 0, or the text is not a size.
-    """
-    text = f'{name} is {value!r}; give bytes, or a text such as "8GiB" or "500 MB"'
-    if isinstance(value, str):
-        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
-        if not found or found[2] not in UNITS:
-            raise ValueError(text)
-        value = int(float(found[1]) * UNITS[found[2]])
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(text)
-    if value.__index__() <= 0:
-        raise ValueError(text)
-    return value.__index__()
-
 
 def offload(model: Any, device: Any = "cuda", *, budget: int | str) -> Offloaded:
     """Run a model whose weights do not fit on the GPU: they stay in pinned memory of the host, and each layer
@@ -81,7 +50,7 @@ def offload(model: Any, device: Any = "cuda", *, budget: int | str) -> Offloaded
         RuntimeError: The model is offloaded already, or pinned memory cannot be had.
         ImportError: PyTorch is not installed.
     """
-    most = size_of("budget", budget)
+    most = size_bytes("budget", budget)
     try:
         from sidestream._offload_model import Offloaded
     except ImportError as error:

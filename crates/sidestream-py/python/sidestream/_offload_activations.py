@@ -15,15 +15,14 @@ from __future__ import annotations
 import gc
 import math
 import os
-import re
 import threading
 import weakref
 from itertools import pairwise
 from typing import Any
 
+from sidestream._arguments import size_bytes
 from sidestream._offload_activations_plan import Link, Outcome, Pager, Trace, choose, next_use
 from sidestream._offload_activations_report import ActivationsReport, told
-from sidestream._system import fresh_memory
 from sidestream._units import size as bytes_text
 
 #: Smaller tensors stay: a copy of them costs more than its bytes.
@@ -34,37 +33,18 @@ _PROBE, _PROBES = 16 << 20, 6
 _PLANS = 8
 #: How many hooks without a use are one step at most.
 _LONGEST = 100_000
-_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _INPLACE = (
     "one of the variables needed for gradient computation has been modified by an inplace operation after "
     "offload_activations saved it; clone it before"
 )
 
 
-def _bytes_of(name: str, value: Any) -> int:
-    """Return a number of bytes that is given as one, or as text such as ``"2 GiB"`` or ``"1.5 GB"``."""
-    text = f'{name} is {value!r}; give bytes, or a text such as "2 GiB" or "1.5 GB"'
-    if isinstance(value, bool) or not (isinstance(value, str) or hasattr(value, "__index__")):
-        raise TypeError(text)
-    if isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", value, re.IGNORECASE)
-        if found is None:
-            raise ValueError(text)
-        number = int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].lower()])
-    else:
-        number = value.__index__()
-    if number <= 0:
-        raise ValueError(text)
-    return number
-
-
-class _Pinned:
-    """Pinned host buffers of exactly the bytes that they hold; PyTorch would round up to a power of two."""
+class _Buffers:
+    """Pinned host buffers of exactly the bytes that they hold."""
 
     def __init__(self) -> None:
         #: For each size, the free buffers, each with the event of the last copy that used it.
         self.free: dict[int, list[tuple[Any, Any]]] = {}
-        self.runtime: Any = None
         self.is_closed, self.process = False, os.getpid()
         self.bytes = self.free_bytes = 0
 
@@ -76,16 +56,9 @@ class _Pinned:
         # Otherwise a program whose sizes change would pin more with each step.
         while self.free_bytes >= size:
             self._unpin(next(other for other, buffers in self.free.items() if buffers))
-        import torch
+        from sidestream._offload_weights import Pinned
 
-        self.runtime = torch.cuda.cudart()
-        buffer = torch.frombuffer(fresh_memory(size), dtype=torch.uint8)
-        failed = int(self.runtime.cudaHostRegister(buffer.data_ptr(), size, 0))
-        if failed:
-            raise MemoryError(
-                f"cannot pin {bytes_text(size)} of host memory beside {bytes_text(self.bytes)} (CUDA error "
-                f"{failed}); give offload_activations a larger budget, or let the process lock more memory"
-            )
+        buffer = Pinned(size).memory
         self.bytes += size
         return buffer, None
 
@@ -96,12 +69,11 @@ class _Pinned:
             self.close()
 
     def _unpin(self, size: int) -> None:
-        buffer, last = self.free[size].pop(0)
+        _, last = self.free[size].pop(0)
         self.free_bytes -= size
         self.bytes -= size
         if last is not None:
             last.synchronize()
-        self.runtime.cudaHostUnregister(buffer.data_ptr())
 
     def close(self) -> None:
         """Unpin what is free now, and what is given back later: the collector may free a graph last."""
@@ -190,7 +162,7 @@ class OffloadedActivations:
         self.budget = budget
         self._lock = threading.RLock()
         self._pager = Pager(math.inf if budget is None else budget, is_hard=budget is not None)
-        self._pinned = _Pinned()
+        self._pinned = _Buffers()
         self._device: Any = None
         self._out: Any = None
         self._back: Any = None
@@ -498,7 +470,7 @@ def _measured(device: Any, out: Any, back: Any) -> Link:
     """Measure the link to a device: each direction alone, and both at once."""
     import torch
 
-    pinned, streams = _Pinned(), (out, back)
+    pinned, streams = _Buffers(), (out, back)
     hosts = [pinned.take(_PROBE)[0] for _ in streams]
     on_device = [torch.empty(_PROBE, dtype=torch.uint8, device=device) for _ in streams]
     ways = [(hosts[0], on_device[0]), (on_device[1], hosts[1])]
@@ -556,4 +528,4 @@ def offload_activations(budget: int | str | None = None) -> OffloadedActivations
         TypeError: The budget is neither a number of bytes nor a text.
         ValueError: The budget is not above 0, or its unit is unknown.
     """
-    return OffloadedActivations(None if budget is None else _bytes_of("budget", budget))
+    return OffloadedActivations(None if budget is None else size_bytes("budget", budget))

@@ -86,7 +86,7 @@ class ActivationsReport:
             return "nothing is planned yet: two steps in the same order are measured first"
         budget = "" if self.budget is None else f" of a budget of {bytes_text(self.budget)}"
         measured = "" if self.measured_ms is None else f", measured {self.measured_ms:.4g} ms"
-        over = self.predicted_ms - self.compute_ms
+        over = max(round(self.predicted_ms - self.compute_ms, 3), 0.0)
         lines = [
             f"on the device: {bytes_text(self.kept_bytes)} of saved activations at most{budget}; "
             f"{bytes_text(self.all_bytes)} if all stayed",

@@ -20,13 +20,16 @@ class Gradients:
         #: By layer; and those that are added to earlier ones.
         self._memory: dict[int, Pinned] = {}
         self._more: dict[int, Pinned] = {}
-        self._earlier: dict[int, Tensor] = {}
+        self._earlier: dict[Weight, Tensor] = {}
         # The parameter, its gradient on the device, and where it goes.
         self._moving: list[tuple[nn.Parameter, Tensor, Tensor]] = []
         #: Gradients of earlier passes, and what is added to them.
         self._sums: list[tuple[Tensor, Tensor]] = []
         self._at_end: list[Callable[[], None]] = []
-        self._is_waiting = False
+        #: The number of the backward pass that calls back when it ends.
+        self._task = -1
+        #: The layers of which this pass has gradients.
+        self._filled: set[tuple[int, bool]] = set()
         self._hooks: list[Any] = []
         for layer in layers:
             for weight in layer.weights:
@@ -41,8 +44,9 @@ class Gradients:
             # Autograd would add what it computes on the device to a gradient on the host.
             grad = weight.parameter.grad
             if grad is not None and not grad.is_cuda:
-                self._earlier[id(weight)] = grad
                 weight.parameter.grad = None
+                self.at_end(None)
+                self._earlier[weight] = grad
             self.at_end(None)
 
         return hook
@@ -52,10 +56,13 @@ class Gradients:
             grad = parameter.grad
             if grad is None or not grad.is_cuda:
                 return
-            earlier = self._earlier.pop(id(weight), None)
+            earlier = self._earlier.pop(weight, None)
             memory = self._memory if earlier is None else self._more
-            if id(layer) not in memory:
+            key = (id(layer), earlier is None)
+            if key not in self._filled and (id(layer) not in memory or memory[id(layer)].is_shared()):
+                # The program may have kept gradients of an earlier pass.
                 memory[id(layer)] = Pinned(layer.size)
+            self._filled.add(key)
             to = next(views(memory[id(layer)].memory, weight.offset, weight.host))
             if earlier is not None:
                 self._sums.append((earlier, to))
@@ -69,18 +76,27 @@ class Gradients:
 
     def at_end(self, call: Callable[[], None] | None) -> None:
         """Call a function when this backward pass ends, and take the gradients then."""
+        # A reentrant pass inside another one leaves it to that.
+        if self._task == -1 and (task := torch._C._current_graph_task_id()) != -1:
+            self._task = task
+            torch.autograd.Variable._execution_engine.queue_callback(self._ended)
         if call is not None and call not in self._at_end:
             self._at_end.append(call)
-        if not self._is_waiting:
-            try:
-                torch.autograd.Variable._execution_engine.queue_callback(self._ended)
-                self._is_waiting = True
-            except RuntimeError:
-                # Saved tensors are read outside a backward pass: the next pass releases the layer.
-                pass
+
+    def forward_begins(self) -> None:
+        """Drop what a backward pass has left that failed: its gradients are not complete."""
+        if self._task == -1 or torch._C._current_graph_task_id() != -1:
+            return
+        self._task = -1
+        self.stream.synchronize()
+        for weight, grad in self._earlier.items():
+            weight.parameter.grad = grad
+        for left in (self._at_end, self._earlier, self._moving, self._sums, self._filled):
+            left.clear()
 
     def _ended(self) -> None:
-        self._is_waiting = False
+        self._task = -1
+        self._filled.clear()
         calls, self._at_end = self._at_end, []
         for call in calls:
             call()

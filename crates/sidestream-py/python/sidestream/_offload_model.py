@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections import deque
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sidestream import _units
 from sidestream._offload_gradients import Gradients
@@ -19,6 +21,7 @@ from sidestream._offload_weights import Layer, Ring, bytes_of, held
 SMALL = 64 << 10
 #: Calls of layers after which a pass that does not begin anew is cut: the model may never be called itself.
 LONGEST = 100_000
+MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
 #: By model that is offloaded.
 OFFLOADED: weakref.WeakKeyDictionary[nn.Module, Offloaded] = weakref.WeakKeyDictionary()
 
@@ -31,6 +34,7 @@ class Saved:
         self.layer, self.begun, self.dtype = layer, begun, view.dtype
         self.shape, self.stride = view.shape, view.stride()
         self.offset = view.storage_offset() - layer.at // view.element_size()
+        self.versions = layer.now()
 
     def view(self, ring: Tensor) -> Tensor:
         """Return the view of the layer's present place."""
@@ -84,6 +88,8 @@ class Offloaded:
             raise RuntimeError(
                 "the model is offloaded already: call remove() on what offload returned first"
             )
+        if any(is_lazy(of) or of.is_meta for of in model.parameters()):
+            raise ValueError("parameters of the model have no values yet: load or initialize them first")
         if self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self.model, self.budget = model, budget
@@ -96,7 +102,6 @@ class Offloaded:
         self._ahead: deque[Layer] = deque()
         self._depth = 0
         self._in_backward: list[tuple[Layer, int]] = []
-        self._saves = False
         self._is_training = False
         self._ends: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
@@ -132,14 +137,14 @@ class Offloaded:
         small = [each for each in unique.values() if id(each[2]) not in turning]
         fixed = bytes_of([*(of for _, _, of in small), *buffers])
         largest = max((layer.size for layer in layers), default=0)
-        missing = fixed + 2 * largest - self.budget
+        missing = min(fixed + 2 * largest, all_bytes) - self.budget
         if missing > 0:
             size = _units.size
             name = next(layer.name for layer in layers if layer.size == largest) if layers else "no layer"
             raise ValueError(
-                f"budget is {size(self.budget)}, {size(missing)} too little: two layers as large as the "
-                f"largest ({name}, {size(largest)}) have to fit, beside {size(fixed)} of small tensors and "
-                "buffers"
+                f"budget is {size(self.budget)}, {size(missing)} too little: "
+                f"the model ({size(all_bytes)}) has to fit, or two layers as large as {name} "
+                f"({size(largest)}) beside small tensors and buffers ({size(fixed)})"
             )
         resident = self._resident(layers, self.budget - fixed - 2 * largest)
         self.layers = [layer for layer in layers if layer not in resident]
@@ -217,32 +222,43 @@ class Offloaded:
             needed = owners.get(id(module)) or ([] if inside else sorted(tied, key=self.layers.index))
             if not needed:
                 continue
-            entered: list[list[Layer]] = []
+            entered: list[tuple[list[Layer], bool]] = []
             add(module.register_forward_pre_hook(off(self._before(module, needed, entered)), prepend=True))
             add(module.register_forward_hook(off(self._after(entered)), always_call=True))
 
     def _before(
-        self, module: nn.Module, layers: list[Layer], entered: list[list[Layer]]
+        self, module: nn.Module, layers: list[Layer], entered: list[tuple[list[Layer], bool]]
     ) -> Callable[..., None]:
         def hook(called: nn.Module, *_: Any) -> None:
-            entered.append([])
+            saves = torch.is_grad_enabled() and called is module
+            entered.append(([], saves))
+            self._gradients.forward_begins()
+            if saves:
+                # Other hooks get what is no weight.
+                outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
+                pack = functools.partial(self._pack, outer)
+                torch._C._autograd._push_saved_tensors_default_hooks(pack, self._unpack)
             if called is not module:
                 raise RuntimeError("this is a copy of an offloaded model: call remove(), and copy it then")
             if (node := torch._C._current_autograd_node()) is not None:
                 self._let_go(node._sequence_nr())
             for layer in layers:
                 self._use(layer)
-                entered[-1].append(layer)
-                if torch.is_grad_enabled():
+                entered[-1][0].append(layer)
+                if saves:
+                    self._is_training = True
                     layer.begun.append(torch._C._autograd._get_sequence_nr())
 
         return hook
 
-    def _after(self, entered: list[list[Layer]]) -> Callable[..., None]:
+    def _after(self, entered: list[tuple[list[Layer], bool]]) -> Callable[..., None]:
         def hook(*_: Any) -> None:
             node = torch._C._current_autograd_node()
             # A call may have failed before it had all of its layers.
-            for layer in entered.pop() if entered else ():
+            layers, saves = entered.pop() if entered else ([], False)
+            if saves:
+                torch._C._autograd._pop_saved_tensors_default_hooks()
+            for layer in layers:
                 if node is None:
                     self._leave(layer)
                 else:
@@ -263,9 +279,6 @@ class Offloaded:
             self._is_training = torch.is_grad_enabled()
             for layer in self.layers:
                 layer.begun.clear()
-            if self._is_training:
-                self._saves = True
-                torch._C._autograd._push_saved_tensors_default_hooks(self._pack, self._unpack)
             self._time(begins=True)
             self._look_ahead()
 
@@ -274,9 +287,6 @@ class Offloaded:
             self._depth = max(self._depth - 1, 0)
             if self._depth or torch._C._current_autograd_node() is not None:
                 return
-            if self._saves:
-                self._saves = False
-                torch._C._autograd._pop_saved_tensors_default_hooks()
             self._time(begins=False)
 
     def _time(self, begins: bool) -> None:
@@ -330,7 +340,6 @@ class Offloaded:
             if layer.uses == 0:
                 layer.done.record(torch.cuda.current_stream(self.device))
                 layer.show(None)
-                layer.versions = layer.now() if layer.versions == () else layer.versions
             self._look_ahead()
 
     def _turn(self) -> None:
@@ -359,22 +368,28 @@ class Offloaded:
 
     # Backward.
 
-    def _pack(self, tensor: Tensor) -> Any:
+    def _pack(self, outer: Any, tensor: Tensor) -> Any:
         layer = self.ring.at(tensor) if self.ring is not None else None
         if layer is None:
-            return tensor, tensor._version
+            return (outer[1], outer[0](tensor)) if outer is not None else (None, (tensor, tensor._version))
         return Saved(layer, tensor, layer.begun[-1] if layer.begun else 0)
 
     def _unpack(self, saved: Any) -> Tensor:
         if not isinstance(saved, Saved):
-            tensor, version = saved
+            outer, kept = saved
+            if outer is not None:
+                unpacked: Tensor = outer(kept)
+                return unpacked
+            tensor, version = kept
             if tensor._version != version:
                 raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an inplace "
-                    f"operation: {list(tensor.shape)} is at version {tensor._version}; expected {version}"
+                    f"{MODIFIED}: {list(tensor.shape)} changed from {version} to {tensor._version}"
                 )
             return tensor
-        assert self.ring is not None
+        if self.ring is None:
+            raise RuntimeError("the model was given back by remove(): run backward before it")
+        if saved.layer.now() != saved.versions:
+            raise RuntimeError(f"{MODIFIED}: weights of {saved.layer.name}")
         with self._lock:
             node = torch._C._current_autograd_node()
             self._let_go(node._sequence_nr() if node is not None else 0)
@@ -402,10 +417,12 @@ class Offloaded:
             left, self._in_backward = self._in_backward, []
             for layer, _ in left:
                 self._leave(layer)
-            if self._is_training and self._ahead:
-                # Copied for nothing. An optimizer may change the weights next.
-                self._ahead.clear()
-                self.copies.synchronize()
+            if self._is_training:
+                # An optimizer may change the weights next, and a fused one does so without a trace.
+                if self._ahead:
+                    self._ahead.clear()
+                    self.copies.synchronize()
+                self.changed()
 
     # What users call.
 
@@ -427,9 +444,6 @@ class Offloaded:
         self._hooks.clear()
         if self.ring is not None:
             self._gradients.remove()
-            for layer in self.layers:
-                layer.is_changed()
-                layer.show(None)
         self.ring, self.layers = None, []
         OFFLOADED.pop(self.model, None)
         return self.model.to(device)
@@ -458,7 +472,7 @@ class Offloaded:
             return f"offload: {fits}; nothing moves"
         ms = self.moved_bytes / self.link * 1e3
         room = size(self.ring.memory.numel())
-        turns = f"{len(self.layers)} layers of {size(self.turns_bytes)} take turns in {room}"
+        turns = f"{len(self.layers)} layers ({size(self.turns_bytes)} in all) take turns in {room}"
         lines = [
             f"offload: {size(self.resident_bytes)} stay on {self.device}, {turns}",
             f"  a pass copies {size(self.moved_bytes)} at {self.link / 1e9:.1f} GB/s: {ms:.1f} ms at least",

@@ -14,9 +14,11 @@ Why no layer computes with wrong weights
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,8 +52,19 @@ class Pinned:
                 f"{_units.size(size)} cannot be pinned: CUDA's error {error}; free memory of the host"
             )
         block = (ctypes.c_uint8 * size).from_address(at.value)
-        weakref.finalize(block, driver.cuMemFreeHost, at).atexit = False
+        weakref.finalize(block, self._free, driver, at, os.getpid()).atexit = False
         self.memory = torch.frombuffer(block, dtype=torch.uint8)
+
+    @staticmethod
+    def _free(driver: Any, at: Any, process: int) -> None:
+        # A forked child cannot use CUDA, and the memory is its parent's.
+        if os.getpid() == process:
+            driver.cuMemFreeHost(at)
+
+    def is_shared(self) -> bool:
+        """Whether other tensors are in it."""
+        # Of the two references, one is this call's.
+        return int(torch._C._storage_Use_Count(self.memory.untyped_storage()._cdata)) > 2
 
 
 def plain(tensor: Tensor) -> list[Tensor]:
@@ -103,6 +116,7 @@ class Weight:
 
     owner: nn.Module
     name: str
+    path: str
     parameter: nn.Parameter
     offset: int
     #: The values in the host's memory.
@@ -126,11 +140,18 @@ class Weight:
         now = self.owner._parameters.get(self.name)
         given = self.parameter.data if now is None else now.data
         is_plain = not is_traceable_wrapper_subclass(self.host)
+        if (
+            now is not None
+            and now is not self.parameter
+            and (now.is_cuda or not isinstance(now, nn.Parameter))
+        ):
+            # Values for this call only, as by functional_call.
+            return False
         if now is self.parameter and (not is_plain or given.data_ptr() == self.host.data_ptr()):
             return False
         if now is None or not is_plain or given.shape != self.host.shape or given.dtype != self.host.dtype:
             raise RuntimeError(
-                f"{self.name} of {type(self.owner).__name__} is not what it was when it was offloaded: "
+                f"{self.path} is not what it was when the model was offloaded: "
                 "call remove(), change the model, and offload it again"
             )
         self.host.copy_(given)
@@ -171,7 +192,8 @@ class Layer:
                 parameter = owner._parameters[name] = nn.Parameter(
                     host, requires_grad=parameter.requires_grad
                 )
-            self.weights.append(Weight(owner, name, parameter, offset, host))
+            path = f"{self.name}, {type(owner).__name__}'s {name}"
+            self.weights.append(Weight(owner, name, path, parameter, offset, host))
             self.weights[-1].show(host)
             offset += bytes_of([parameter])
         self.versions = self.now()
@@ -273,5 +295,5 @@ def held(device: torch.device, parameters: list[tuple[nn.Module, str, nn.Paramet
     for owner, name, parameter in parameters:
         there = moved(memory, offset, parameter.data)
         offset += bytes_of([parameter])
-        Weight(owner, name, parameter, 0, parameter).show(there)
+        Weight(owner, name, name, parameter, 0, parameter).show(there)
     return memory
