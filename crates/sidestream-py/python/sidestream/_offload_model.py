@@ -101,7 +101,8 @@ class Offloaded:
         self._at = 0
         self._ahead: deque[Layer] = deque()
         self._depth = 0
-        self._in_backward: list[tuple[Layer, int]] = []
+        #: The layers that a backward pass keeps: until which node's number, and the number of the pass.
+        self._in_backward: list[tuple[Layer, int, int]] = []
         self._is_training = False
         self._ends: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
@@ -245,7 +246,8 @@ class Offloaded:
             for layer in layers:
                 self._use(layer)
                 entered[-1][0].append(layer)
-                if saves:
+                # Numbers of nodes count in each thread, and backward has its own.
+                if saves and node is None:
                     self._is_training = True
                     layer.begun.append(torch._C._autograd._get_sequence_nr())
 
@@ -264,7 +266,7 @@ class Offloaded:
                 else:
                     # Computed again: its backward pass follows, and may read views that no hook has seen.
                     number = node._sequence_nr()
-                    earlier = [begun for begun in layer.begun[:-1] if begun <= number]
+                    earlier = [begun for begun in layer.begun if begun <= number]
                     self._hold(layer, max(earlier, default=number))
 
         return hook
@@ -372,7 +374,8 @@ class Offloaded:
         layer = self.ring.at(tensor) if self.ring is not None else None
         if layer is None:
             return (outer[1], outer[0](tensor)) if outer is not None else (None, (tensor, tensor._version))
-        return Saved(layer, tensor, layer.begun[-1] if layer.begun else 0)
+        is_again = torch._C._current_autograd_node() is not None
+        return Saved(layer, tensor, layer.begun[-1] if layer.begun and not is_again else -1)
 
     def _unpack(self, saved: Any) -> Tensor:
         if not isinstance(saved, Saved):
@@ -393,7 +396,7 @@ class Offloaded:
         with self._lock:
             node = torch._C._current_autograd_node()
             self._let_go(node._sequence_nr() if node is not None else 0)
-            if not any(layer is saved.layer for layer, _ in self._in_backward):
+            if not any(layer is saved.layer for layer, _, _ in self._in_backward):
                 self._use(saved.layer)
                 self._hold(saved.layer, saved.begun)
             if node is not None:
@@ -402,20 +405,29 @@ class Offloaded:
 
     def _hold(self, layer: Layer, begun: int) -> None:
         """Keep a layer until autograd has come to what precedes its call."""
-        self._in_backward.append((layer, begun))
+        self._in_backward.append((layer, begun, torch._C._current_graph_task_id()))
         self._gradients.at_end(self._backward_ended)
 
     def _let_go(self, number: int) -> None:
-        """Release layers whose calls began after the node with this number: nodes come in falling order."""
-        gone = [layer for layer, begun in self._in_backward if number < begun]
-        self._in_backward = [each for each in self._in_backward if number >= each[1]]
-        for layer in gone:
+        """Release layers whose calls began after the node with this number: nodes come in falling order.
+
+        A reentrant pass inside this one has ended when nodes of this one come again.
+        """
+        task, is_known = torch._C._current_graph_task_id(), False
+        kept: list[tuple[Layer, int, int]] = []
+        gone: list[tuple[Layer, int, int]] = []
+        for each in self._in_backward:
+            is_known |= each[2] == task
+            is_gone = number < each[1] if each[2] == task else is_known
+            (gone if is_gone else kept).append(each)
+        self._in_backward = kept
+        for layer, _, _ in gone:
             self._leave(layer)
 
     def _backward_ended(self) -> None:
         with self._lock:
             left, self._in_backward = self._in_backward, []
-            for layer, _ in left:
+            for layer, _, _ in left:
                 self._leave(layer)
             if self._is_training:
                 # An optimizer may change the weights next, and a fused one does so without a trace.
