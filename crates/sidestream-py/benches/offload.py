@@ -99,7 +99,7 @@ class Shuffled(nn.Module):  # type: ignore[misc]
         return x
 
 
-def turns(count: int) -> int:
+def turns(count: int, rows: int = 256) -> int:
     """Return in how many passes the bits are wrong, of as many as have this many turns of layers in all."""
     net, resident = Shuffled(), Shuffled().cuda()
     offloaded = sidestream.offload(net, "cuda", budget=5 * 1024 * 1024 * 2)
@@ -109,11 +109,11 @@ def turns(count: int) -> int:
     while done < count:
         if chosen.random() < 0.3:
             order = chosen.sample(range(16), chosen.randint(1, 16))
-        x = torch.randn(256, 1024, device="cuda", dtype=TYPE)
+        x = torch.randn(rows, 1024, device="cuda", dtype=TYPE)
         stream = chosen.choice(streams)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            if chosen.random() < 0.5:
+            if chosen.random() < 0.5 and not getattr(torch.cuda, "is_simulated", False):
                 torch.cuda._sleep(chosen.randrange(2_000_000))
             out = net(x, order)
         torch.cuda.current_stream().wait_stream(stream)
@@ -137,8 +137,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     parser.add_argument("--peers", type=int, default=12288, help="rows at which peers run; 0: none")
     parser.add_argument("--turns", type=int, default=10_000, help="turns of layers in random order")
+    parser.add_argument("--simulate", action="store_true", help="the turns only, on sim:h200")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
+    if options.simulate:
+        with sidestream.simulate("sim:h200"):
+            wrong = turns(options.turns, 1)
+        return told(what="turns in random order, on random streams", turns=options.turns, wrong_passes=wrong)
     device = torch.cuda.get_device_name()
     inputs = {
         rows: torch.randn(rows, WIDTH, device="cuda", dtype=TYPE)
