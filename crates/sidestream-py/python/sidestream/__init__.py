@@ -3,8 +3,9 @@
 ``prefetch``, ``fetch``, ``parallel`` and ``Pipeline`` run work on side streams, ``Batcher`` serves requests,
 ``check`` finds unordered accesses in a PyTorch program, ``diagnose`` and ``profile`` explain why a GPU idled,
 ``benchmark`` times a function, ``compare`` shows which of two functions is faster, and ``overlap`` predicts
-the gain of streams. Importing the package needs neither a GPU nor PyTorch nor numpy; a call that needs one of
-them raises an error that says so.
+the gain of streams. ``offload`` and ``offload_activations`` keep on the host what does not fit on the GPU.
+Importing the package needs neither a GPU nor PyTorch nor numpy; a call that needs one of them raises an error
+that says so.
 
 A ``device`` is one of these:
 
