@@ -21,6 +21,8 @@ from sidestream._offload_weights import Layer, Ring, bytes_of, held
 SMALL = 64 << 10
 #: Calls of layers after which a pass that does not begin anew is cut: the model may never be called itself.
 LONGEST = 100_000
+#: The pass whose waits are timed: the order is known by then.
+MEASURED = 3
 MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
 #: By model that is offloaded.
 OFFLOADED: weakref.WeakKeyDictionary[nn.Module, Offloaded] = weakref.WeakKeyDictionary()
@@ -75,6 +77,14 @@ def layers_of(module: nn.Module, most: int, taken: set[int], name: str = "") -> 
         yield from layers_of(child, most, taken, f"{name}.{key}" if name else key)
 
 
+def elapsed_ms(pair: tuple[torch.cuda.Event, torch.cuda.Event]) -> float | None:
+    """Return the time between two events; None if they are not complete, or were not recorded."""
+    try:
+        return float(pair[0].elapsed_time(pair[1])) if all(event.query() for event in pair) else None
+    except RuntimeError:
+        return None
+
+
 class Offloaded:
     """A model whose weights take turns on the device. ``print`` shows the plan and what was measured."""
 
@@ -105,6 +115,9 @@ class Offloaded:
         self._in_backward: list[tuple[Layer, int, int]] = []
         self._is_training = False
         self._ends: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        #: The forward pass that is measured, and before and after each wait for a layer in it.
+        self._measured: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._passes, self._forward = 0, self._now
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
             try:
                 self._arrange()
@@ -290,12 +303,16 @@ class Offloaded:
             if self._depth or torch._C._current_autograd_node() is not None:
                 return
             self._time(begins=False)
+            self._forward = list(self._now)
 
     def _time(self, begins: bool) -> None:
         """Keep the times of the last passes, of which one is read later, without blocking."""
         if begins:
-            pair = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2))
+            pair = (self._timing(), self._timing())
             self._ends = [*self._ends[-3:], pair]
+            self._passes += 1
+            if self._passes == MEASURED:
+                self._measured = [pair]
         if self._ends and not torch.cuda.is_current_stream_capturing():
             self._ends[-1][0 if begins else 1].record()
 
@@ -313,7 +330,11 @@ class Offloaded:
                     self._place(layer)
                 elif layer.is_changed():
                     self.ring.copy(layer)
-                torch.cuda.current_stream(self.device).wait_event(layer.ready)
+                stream = torch.cuda.current_stream(self.device)
+                waited = [stream.record_event(self._timing())] if self._is_measuring() else []
+                stream.wait_event(layer.ready)
+                if waited:
+                    self._measured.append((waited[0], stream.record_event(self._timing())))
                 layer.show(self.ring.memory)
             layer.uses += 1
             self._now.append(layer)
@@ -322,6 +343,14 @@ class Offloaded:
                 self._at = self._resumed(layer)
             if len(self._now) > LONGEST:
                 self._turn()
+
+    def _is_measuring(self) -> bool:
+        """Whether this is the forward pass that is measured."""
+        return self._passes == MEASURED and self._depth > 0 and torch._C._current_autograd_node() is None
+
+    @staticmethod
+    def _timing() -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)
 
     def _place(self, layer: Layer) -> None:
         assert self.ring is not None
@@ -462,20 +491,25 @@ class Offloaded:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that a pass copies to the device, by the last pass that is known."""
-        order = self._order or self.layers
+        """Bytes that a forward pass copies to the device, by the last one that is known."""
+        order = self._forward or self.layers
         return sum(layer.size for at, layer in enumerate(order) if at == 0 or order[at - 1] is not layer)
 
     @property
     def pass_ms(self) -> float | None:
         """Time on the device of the last forward pass that is complete, in milliseconds."""
-        for begin, end in reversed(self._ends):
-            if end.query() and begin.query():
-                try:
-                    return float(begin.elapsed_time(end))
-                except RuntimeError:
-                    continue
-        return None
+        times = (elapsed_ms(pair) for pair in reversed(self._ends))
+        return next((time for time in times if time is not None), None)
+
+    @property
+    def own_ms(self) -> float | None:
+        """Time of a forward pass on the device without its waits for copies, in milliseconds.
+
+        None before the third pass is complete.
+        """
+        times = [elapsed_ms(pair) for pair in self._measured]
+        known = [time for time in times if time is not None]
+        return max(known[0] - sum(known[1:]), 0.0) if known and len(known) == len(times) else None
 
     def __str__(self) -> str:
         size = _units.size
@@ -487,12 +521,15 @@ class Offloaded:
         turns = f"{len(self.layers)} layers ({size(self.turns_bytes)} in all) take turns in {room}"
         lines = [
             f"offload: {size(self.resident_bytes)} stay on {self.device}, {turns}",
-            f"  a pass copies {size(self.moved_bytes)} at {self.link / 1e9:.1f} GB/s: {ms:.1f} ms at least",
+            f"  a forward pass copies {size(self.moved_bytes)} at {self.link / 1e9:.1f} GB/s: {ms:.1f} ms",
         ]
-        measured = self.pass_ms
-        if measured is not None:
-            limit = "the link" if measured < 1.2 * ms else "the model's own work"
-            lines.append(f"  the last forward pass took {measured:.1f} ms; the limit is {limit}")
+        own, last = self.own_ms, self.pass_ms
+        if own is not None and last is not None:
+            limit = "the link" if ms > own else "the rest"
+            lines.append(
+                f"  without its waits for copies one takes {own:.1f} ms, so {max(ms, own):.1f} ms are "
+                f"predicted, limited by {limit}; the last one took {last:.1f} ms"
+            )
         return "\n".join(lines)
 
     __repr__ = __str__
