@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -269,6 +271,16 @@ def test_a_pass_that_fails_leaves_the_model_usable() -> None:
         model(torch.zeros(3, 5).cuda())
     x = batch()
     assert torch.equal(forward(model, x), forward(resident, x))
+
+
+def test_a_model_that_is_dropped_is_freed() -> None:
+    model = linear()
+    offloaded = sidestream.offload(model, "cuda", budget=2 * LAYER)
+    model(batch()).sum().backward()
+    gone = [weakref.ref(each) for each in (model, offloaded, model[0].weight, offloaded.layers[0])]
+    del model, offloaded
+    gc.collect()
+    assert [each() for each in gone] == [None] * 4
 
 
 def test_several_models_take_turns_in_memory_of_their_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,45 +35,51 @@ class Gradients:
         for layer in layers:
             for weight in layer.weights:
                 if weight.parameter.requires_grad:
-                    self._hooks.append(weight.parameter.register_hook(self._before(weight)))
-                    self._hooks.append(
-                        weight.parameter.register_post_accumulate_grad_hook(self._after(layer, weight))
-                    )
+                    of_weight, of_layer = weakref.ref(weight), weakref.ref(layer)
+                    before = self._hook(weakref.WeakMethod(self._before), of_weight)
+                    after = self._hook(weakref.WeakMethod(self._after), of_weight, of_layer)
+                    self._hooks.append(weight.parameter.register_hook(before))
+                    self._hooks.append(weight.parameter.register_post_accumulate_grad_hook(after))
 
-    def _before(self, weight: Weight) -> Callable[[Tensor], None]:
+    @staticmethod
+    def _hook(method: Any, *of: weakref.ref[Any]) -> Callable[[Tensor], None]:
+        """Return a hook that keeps nothing alive: the collector does not look through a tensor's hooks."""
+
         def hook(_: Tensor) -> None:
-            # Autograd would add what it computes on the device to a gradient on the host.
-            grad = weight.parameter.grad
-            if grad is not None and not grad.is_cuda:
-                weight.parameter.grad = None
-                self.at_end(None)
-                self._earlier[weight] = grad
-            self.at_end(None)
+            found, given = method(), [each() for each in of]
+            if found is not None and None not in given:
+                found(*given)
 
         return hook
 
-    def _after(self, layer: Layer, weight: Weight) -> Callable[[nn.Parameter], None]:
-        def hook(parameter: nn.Parameter) -> None:
-            grad = parameter.grad
-            if grad is None or not grad.is_cuda:
-                return
-            earlier = self._earlier.pop(weight, None)
-            memory = self._memory if earlier is None else self._more
-            key = (id(layer), earlier is None)
-            if key not in self._filled and (id(layer) not in memory or memory[id(layer)].is_shared()):
-                # The program may have kept gradients of an earlier pass.
-                memory[id(layer)] = Pinned(layer.size)
-            self._filled.add(key)
-            to = next(views(memory[id(layer)].memory, weight.offset, weight.host))
-            if earlier is not None:
-                self._sums.append((earlier, to))
-            self.stream.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(self.stream), torch.no_grad():
-                to.copy_(grad, non_blocking=True)
-            parameter.grad = None
-            self._moving.append((parameter, grad, to if earlier is None else earlier))
+    def _before(self, weight: Weight) -> None:
+        """Take an earlier gradient away, to which autograd would add what it computes on the device."""
+        grad = weight.parameter.grad
+        self.at_end(None)
+        if grad is not None and not grad.is_cuda:
+            self._earlier[weight] = grad
+            weight.parameter.grad = None
 
-        return hook
+    def _after(self, weight: Weight, layer: Layer) -> None:
+        """Copy a gradient to the host."""
+        parameter, grad = weight.parameter, weight.parameter.grad
+        if grad is None or not grad.is_cuda:
+            return
+        earlier = self._earlier.pop(weight, None)
+        memory = self._memory if earlier is None else self._more
+        key = (id(layer), earlier is None)
+        if key not in self._filled and (id(layer) not in memory or memory[id(layer)].is_shared()):
+            # The program may have kept gradients of an earlier pass.
+            memory[id(layer)] = Pinned(layer.size)
+        self._filled.add(key)
+        to = next(views(memory[id(layer)].memory, weight.offset, weight.host))
+        if earlier is not None:
+            self._sums.append((earlier, to))
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream), torch.no_grad():
+            to.copy_(grad, non_blocking=True)
+        parameter.grad = None
+        self._moving.append((parameter, grad, to if earlier is None else earlier))
 
     def at_end(self, call: Callable[[], None] | None) -> None:
         """Call a function when this backward pass ends, and take the gradients then."""

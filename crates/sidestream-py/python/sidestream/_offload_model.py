@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import weakref
@@ -24,8 +25,8 @@ LONGEST = 100_000
 #: The pass whose waits are timed: the order is known by then.
 MEASURED = 3
 MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
-#: By model that is offloaded.
-OFFLOADED: weakref.WeakKeyDictionary[nn.Module, Offloaded] = weakref.WeakKeyDictionary()
+#: The models that are offloaded.
+OFFLOADED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class Saved:
@@ -85,6 +86,12 @@ def elapsed_ms(pair: tuple[torch.cuda.Event, torch.cuda.Event]) -> float | None:
         return None
 
 
+def settle(stream: torch.cuda.Stream) -> None:
+    """Block until a stream's work is complete, if its device is still there."""
+    with contextlib.suppress(Exception):
+        stream.synchronize()
+
+
 class Offloaded:
     """A model whose weights take turns on the device. ``print`` shows the plan and what was measured."""
 
@@ -124,7 +131,9 @@ class Offloaded:
             except BaseException:
                 self.model.to("cpu")
                 raise
-        OFFLOADED[model] = self
+        OFFLOADED.add(model)
+        # A model may be dropped with copies in flight, whose memory goes with it.
+        weakref.finalize(self, settle, self.copies).atexit = False
 
     # The plan.
 
@@ -486,7 +495,7 @@ class Offloaded:
         if self.ring is not None:
             self._gradients.remove()
         self.ring, self.layers = None, []
-        OFFLOADED.pop(self.model, None)
+        OFFLOADED.discard(self.model)
         return self.model.to(device)
 
     @property
