@@ -222,6 +222,30 @@ def test_random_orders_changes_and_streams_are_right_and_have_no_race(seed: int)
     assert not found.races, found
 
 
+@pytest.mark.parametrize("trains", [False, True])
+def test_streams_that_are_not_ordered_may_share_layers(trains: bool) -> None:
+    model = linear(4)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    with sidestream.check() as found:
+        sidestream.offload(model, "cuda", budget=2 * LAYER)
+        xs = [batch() for _ in streams]
+        for _ in range(3):
+            outs = []
+            for stream, x in zip(streams, xs, strict=True):
+                stream.wait_stream(torch.cuda.default_stream())
+            for part in model:
+                for at, stream in enumerate(streams):
+                    with torch.cuda.stream(stream), torch.set_grad_enabled(trains):
+                        xs[at] = part(xs[at])
+            for stream in streams:
+                torch.cuda.default_stream().wait_stream(stream)
+            if trains:
+                outs = [x.square().sum() for x in xs]
+                torch.stack(outs).sum().backward()
+            xs = [x.detach() for x in xs]
+    assert not found.races, found
+
+
 def test_weights_may_be_read_and_changed_between_passes() -> None:
     model = linear()
     resident = copy.deepcopy(model).cuda()

@@ -46,16 +46,20 @@ class Saved:
         return typed.as_strided(self.shape, self.stride, self.layer.at // typed.element_size() + self.offset)
 
 
-def layers_of(module: nn.Module, most: int, taken: set[int], name: str = "") -> Iterator[Layer]:
-    """Yield the layers of a model: the largest modules that are within ``most`` bytes."""
-    own = [
+def owned_by(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    """Return each place of a parameter in a module: its owner, its name there, and it."""
+    return [
         (owner, key, of)
         for owner in module.modules()
         for key, of in owner._parameters.items()
         if of is not None
     ]
+
+
+def layers_of(module: nn.Module, most: int, taken: set[int], name: str = "") -> Iterator[Layer]:
+    """Yield the layers of a model: the largest modules that are within ``most`` bytes."""
     fresh: list[tuple[nn.Module, str, nn.Parameter]] = []
-    for owner, key, of in own:
+    for owner, key, of in owned_by(module):
         if bytes_of([of]) >= SMALL and id(of) not in taken:
             taken.add(id(of))
             fresh.append((owner, key, of))
@@ -150,13 +154,7 @@ class Offloaded:
             return
         layers = list(layers_of(self.model, self.budget // 4, set()))
         turning = {id(of) for layer in layers for _, _, of in layer.parameters}
-        owned = [
-            (owner, key, of)
-            for owner in self.model.modules()
-            for key, of in owner._parameters.items()
-            if of is not None
-        ]
-        unique = {id(of): (owner, key, of) for owner, key, of in owned}
+        unique = {id(of): (owner, key, of) for owner, key, of in owned_by(self.model)}
         small = [each for each in unique.values() if id(each[2]) not in turning]
         fixed = bytes_of([*(of for _, _, of in small), *buffers])
         largest = max((layer.size for layer in layers), default=0)
@@ -334,17 +332,21 @@ class Offloaded:
             else:
                 self._ahead.clear()
             if not layer.uses:
+                stream = torch.cuda.current_stream(self.device)
+                if layer.last is not None and layer.last != stream:
+                    # What that stream does is not in the event that this one will record.
+                    self.copies.wait_event(layer.done)
                 if layer.at is None:
                     layer.is_changed()
                     self._place(layer)
                 elif layer.is_changed():
                     self.ring.copy(layer)
-                stream = torch.cuda.current_stream(self.device)
                 waited = [stream.record_event(self._timing())] if self._is_measuring() else []
-                stream.wait_event(layer.ready)
+                self._join(layer)
                 if waited:
                     self._measured.append((waited[0], stream.record_event(self._timing())))
                 layer.show(self.ring.memory)
+            self._join(layer)
             layer.uses += 1
             self._now.append(layer)
             self._at += 1
@@ -352,6 +354,13 @@ class Offloaded:
                 self._at = self._resumed(layer)
             if len(self._now) > LONGEST:
                 self._turn()
+
+    def _join(self, layer: Layer) -> None:
+        """Make the current stream wait for a layer's copy, if it has not."""
+        stream = torch.cuda.current_stream(self.device)
+        if stream not in layer.streams:
+            stream.wait_event(layer.ready)
+            layer.streams.append(stream)
 
     def _is_measuring(self) -> bool:
         """Whether this is the forward pass that is measured."""
@@ -378,7 +387,12 @@ class Offloaded:
         with self._lock, torch.inference_mode(False):
             layer.uses -= 1
             if layer.uses == 0:
-                layer.done.record(torch.cuda.current_stream(self.device))
+                layer.last = torch.cuda.current_stream(self.device)
+                for other in layer.streams:
+                    if other != layer.last:
+                        self.copies.wait_stream(other)
+                layer.streams.clear()
+                layer.done.record(layer.last)
                 layer.show(None)
             self._look_ahead()
 
@@ -439,6 +453,7 @@ class Offloaded:
                 self._hold(saved.layer, saved.begun)
             if node is not None:
                 self._gradients.at_end(self._backward_ended)
+            self._join(saved.layer)
             return saved.view(self.ring.memory)
 
     def _hold(self, layer: Layer, begun: int) -> None:

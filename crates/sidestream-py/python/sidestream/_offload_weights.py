@@ -5,7 +5,8 @@ Why no layer computes with wrong weights
 
     1. The stream of *a*'s work waits for the event after *a*'s copies, which are on *U*.
     2. ``Ring.place`` gives *a*'s bytes to *b* only once *a* is not in use: ``Layer.done`` was then recorded
-       on *a*'s stream, after all of its work. *U* waits for it before it copies *b*.
+       on *a*'s stream, after all of its work. *U* waits for it before it copies *b*. If other streams used
+       *a* too, *U* has waited for each of them before.
     3. If *a* was copied and never used, its copy is ordered before *b*'s, since both are on *U*.
     4. Weights that were changed on the host after their copy was enqueued have another version or another
        address; such a copy is made again before it is used.
@@ -177,6 +178,9 @@ class Layer:
     #: The sequence number of autograd at which each call in this pass began.
     begun: list[int] = field(default_factory=list)
     versions: tuple[int, ...] = ()
+    #: The streams that have waited for the copy and may use it now, and the one on which `done` was recorded.
+    streams: list[torch.cuda.Stream] = field(default_factory=list)
+    last: torch.cuda.Stream | None = None
 
     def __post_init__(self) -> None:
         self.size = bytes_of(of for _, _, of in self.parameters)
