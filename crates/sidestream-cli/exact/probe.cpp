@@ -32,6 +32,10 @@ struct Calls {
     void (*heard)(void*, int, uint32_t, const void*);
     void (*write)(uint32_t, const uint64_t*, size_t);
     const uint16_t* ids;  // the calls to hear; those of the runtime are numbered from 4096 on
+    // Says whether a launch is to be watched: module, function, dimensions, number. Null: all are.
+    int (*watches)(uint64_t, uint64_t, const uint32_t*, uint64_t);
+    // Returns modules whose kernels need not be watched any more.
+    size_t (*rest)(uint64_t*, size_t);
 };
 
 namespace {
@@ -73,7 +77,7 @@ struct Code {
 struct Module {
     std::unordered_map<std::string, Code> kernels;
     std::vector<std::string> variables;
-    bool launches = false;
+    bool launches = false, is_patched = false;
 };
 
 // The memory on a device for one context.
@@ -102,6 +106,7 @@ auto& modules = *new std::map<CUmodule, Module>;
 auto& variables = *new std::vector<std::pair<CUmodule, std::string>>;
 auto& only = *new std::vector<std::string>;
 auto& problem = *new std::string;
+bool has_graphs = false;
 Calls calls;
 Sanitizer_SubscriberHandle subscriber;
 std::atomic<u64> numbers{0}, ended{0};
@@ -253,9 +258,9 @@ Module read(const char* cubin, size_t bytes) {
     return found;
 }
 
-void module_loaded(const Sanitizer_ResourceModuleData& data) {
-    static auto& is_patched = *new std::set<CUcontext>;
-    if (is_patched.insert(data.context).second) OK(sanitizerAddPatchesFromFile(calls.patches, data.context));
+// Has the kernels of a module say what they access, from their next launches on.
+void patch(CUmodule handle, Module& module) {
+    if (module.is_patched) return;
     const std::pair<Sanitizer_InstructionId, const char*> patches[] = {
         {SANITIZER_INSTRUCTION_GLOBAL_MEMORY_ACCESS, "sidestream_access"},
         {SANITIZER_INSTRUCTION_MEMCPY_ASYNC, "sidestream_async"},
@@ -267,11 +272,29 @@ void module_loaded(const Sanitizer_ResourceModuleData& data) {
 #endif
         {SANITIZER_INSTRUCTION_BLOCK_EXIT, "sidestream_exit"},
     };
-    for (auto& [instruction, name] : patches) OK(sanitizerPatchInstructions(instruction, data.module, name));
-    OK(sanitizerPatchModule(data.module));
+    for (auto& [instruction, name] : patches) OK(sanitizerPatchInstructions(instruction, handle, name));
+    module.is_patched = OK(sanitizerPatchModule(handle));
+}
+
+void module_loaded(const Sanitizer_ResourceModuleData& data) {
+    static auto& is_known = *new std::set<CUcontext>;
+    if (is_known.insert(data.context).second) OK(sanitizerAddPatchesFromFile(calls.patches, data.context));
     Module& module = modules[data.module] = read(data.pCubin, data.cubinSize);
+    patch(data.module, module);
     std::lock_guard<std::mutex> guard{records};
     for (auto& name : module.variables) variables.emplace_back(data.module, name);
+}
+
+// Takes the patches out of modules of which is known what their kernels touch: 7 ms each. The nodes of a graph keep the code that
+// their kernels had, so where there are graphs all stay.
+void rest() {
+    u64 known[64];
+    size_t count = calls.rest(known, 64);
+    for (size_t i = 0; i < count && !has_graphs; i++) {
+        auto module = modules.find(reinterpret_cast<CUmodule>(known[i]));
+        if (module != modules.end() && module->second.is_patched && OK(sanitizerUnpatchModule(module->first)))
+            module->second.is_patched = false;
+    }
 }
 
 Kernel new_kernel(Memory& memory, const Sanitizer_LaunchData& data) {
@@ -294,11 +317,11 @@ Kernel new_kernel(Memory& memory, const Sanitizer_LaunchData& data) {
     return kernel;
 }
 
-// Gives a launch its number, and returns what its patches get; 0 if there is no place.
-u64 numbered(Memory& memory, Kernel kernel, const Sanitizer_LaunchData& data, u64 node) {
+// Returns what the patches of a launch get; 0 if there is no place.
+u64 numbered(Memory& memory, Kernel kernel, const Sanitizer_LaunchData& data, u64 node, u64 number) {
     std::lock_guard<std::mutex> guard{records};
-    if (!node && memory.free.empty()) return 0;
-    u64 number = ++numbers, wait = (u64)kernel.wait << WAIT_SHIFT;
+    u64 wait = (u64)kernel.wait << WAIT_SHIFT;
+    if (!node && memory.free.empty()) return ended++, 0;
     launched.emplace_back(node, number);
     if (node) {
         // The nodes of a graph that have the same function get what the last of them is given.
@@ -329,7 +352,20 @@ void launch_begins(const Sanitizer_LaunchData& data, u64 node) {
     if (!memory) return give(data, 0);
     auto known = memory->kernels.find(data.function);
     if (known == memory->kernels.end()) known = memory->kernels.emplace(data.function, new_kernel(*memory, data)).first;
-    give(data, known->second.is_watched ? numbered(*memory, known->second, data, node) : 0);
+    if (!known->second.is_watched) return give(data, 0);
+    u64 number = ++numbers;
+    if (calls.watches && !node) {
+        const uint32_t dimensions[] = {data.gridDim_x,  data.gridDim_y,  data.gridDim_z,     data.blockDim_x,   data.blockDim_y,
+                                       data.blockDim_z, data.clusterDim_x, data.clusterDim_y, data.clusterDim_z};
+        auto module = reinterpret_cast<u64>(data.module), function = reinterpret_cast<u64>(data.function);
+        if (!calls.watches(module, function, dimensions, number)) {
+            launched.emplace_back(0, number);
+            ended++;
+            return give(data, 0);
+        }
+        patch(data.module, modules[data.module]);
+    }
+    give(data, numbered(*memory, known->second, data, node, number));
 }
 
 // Writes what a launch has touched, and makes its place free.
@@ -463,6 +499,9 @@ void heard(void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, cons
         memories.erase(static_cast<const Sanitizer_ResourceContextData*>(data)->context);
     } else if (domain == SANITIZER_CB_DOMAIN_LAUNCH && id == SANITIZER_CBID_LAUNCH_BEGIN) {
         launch_begins(*static_cast<const Sanitizer_LaunchData*>(data), 0);
+    } else if (domain == SANITIZER_CB_DOMAIN_GRAPHS && id == SANITIZER_CBID_GRAPHS_GRAPHEXEC_CREATING) {
+        has_graphs = true;
+        for (auto& [handle, module] : modules) patch(handle, module);
     } else if (domain == SANITIZER_CB_DOMAIN_GRAPHS && id == SANITIZER_CBID_GRAPHS_NODE_LAUNCH_BEGIN) {
         auto& node = *static_cast<const Sanitizer_GraphNodeLaunchData*>(data);
         // What is only uploaded may be launched from the device, by calls that are not heard.
@@ -530,8 +569,13 @@ size_t sidestream_exact_variables(uint64_t* pairs, size_t room) {
     return count;
 }
 
-// Passes on what launches have said that are complete.
-void sidestream_exact_pass() { take_all(); }
+// Passes on what launches have said that are complete: this thread has waited for some.
+void sidestream_exact_pass() {
+    take_all();
+    if (!calls.watches) return;
+    Inside inside;
+    rest();
+}
 
 // Waits at most so long for launches that still run, and ends.
 void sidestream_exact_end(uint32_t milliseconds) {

@@ -18,6 +18,7 @@ const MORE: u64 = 1 << 63;
 const INCOMPLETE: u64 = 1 << 62;
 const STORES: u64 = 1 << 60;
 const LOADS: u64 = 1 << 59;
+const EARLIER: u64 = 1 << 58;
 
 /// What a process writes into its ring.
 struct RingWords(Vec<u64>);
@@ -617,6 +618,14 @@ fn what_is_not_known_to_the_byte_is_no_race_and_is_counted() {
     let missing = "exact: 3 of 5 kernels were not seen to the byte: 1 not watched (not named by --only, or of a module that launches kernels from the device), 1 not heard before the end, or too late, \
                    1 with more accesses than there is room for\n";
     check(&words, &["8 CUDA calls, no race\n", missing]);
+    // What was taken from earlier launches races as what was heard does, and is counted.
+    let mut words = RingWords::new();
+    words.launch(0, 1);
+    words.launch(1, 2);
+    words.touched(1, &[(WRITE, 0, 64)]);
+    words.touched(2 | EARLIER, &[(READ, 63, 64)]);
+    let earlier = "exact: 1 of 2 kernels were not watched, and count as touching what earlier launches of theirs did";
+    check(&words, &["1 race\n", "both touch byte 63\n", earlier]);
     // What was heard beside tensor stores counts.
     let mut words = RingWords::new();
     words.launch(0, 1);

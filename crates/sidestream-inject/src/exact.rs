@@ -3,13 +3,14 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::calls::{CALLS, RUNTIME};
 use crate::cupti::Callback;
+use crate::learned::{Expected, Learned};
 use crate::ring::SharedRing;
 use crate::system::{self, Library, text};
-use crate::wire::{EXACT_ONLY, EXACT_PATCHES, Head, MAX_WORDS, Tag};
+use crate::wire::{EXACT_FIRST, EXACT_ONLY, EXACT_PATCHES, Head, MAX_WORDS, Tag};
 
 /// What the probe gets. It may keep all of it.
 #[repr(C)]
@@ -21,7 +22,14 @@ struct Calls {
     write: extern "C" fn(u32, *const u64, usize),
     /// The calls to hear; those of the runtime are numbered from [`PROBED_RUNTIME`] on.
     ids: *const u16,
+    /// Says whether a launch is to be watched: its module, function, dimensions and number. Null: all are.
+    watches: Option<extern "C" fn(u64, u64, *const u32, u64) -> c_int>,
+    /// Returns modules whose kernels need not be watched any more.
+    rest: extern "C" fn(*mut u64, usize) -> usize,
 }
+
+/// The number of dimensions: of the grid, its blocks, and clusters.
+const DIMENSIONS: usize = 9;
 
 const PROBED_RUNTIME: u16 = 4096;
 
@@ -52,6 +60,8 @@ struct Probe {
 }
 
 static PROBE: OnceLock<Probe> = OnceLock::new();
+/// What is known of kernels that need not be watched; `None` if all are.
+static LEARNED: Mutex<Option<Learned>> = Mutex::new(None);
 
 /// How deep graphs inside graphs are followed.
 const DEPTH: u32 = 4;
@@ -62,6 +72,8 @@ const LAST_MS: u32 = 2000;
 
 thread_local! {
     static WORDS: RefCell<Vec<u64>> = RefCell::new(vec![0; 1 + 2 * ROOM]);
+    /// What this thread is about to launch.
+    static EXPECTED: RefCell<Option<Expected>> = const { RefCell::new(None) };
 }
 
 /// Loads the probe, which hears these calls from here on.
@@ -114,6 +126,8 @@ pub fn begin(
         None => id,
     };
     let ids: Vec<u16> = calls.map(renumbered).collect();
+    let is_first = variable(EXACT_FIRST) == "1";
+    *learned() = is_first.then(Learned::default);
     let calls = Box::leak(Box::new(Calls {
         patches: text_of(EXACT_PATCHES),
         only: text_of(EXACT_ONLY),
@@ -121,6 +135,8 @@ pub fn begin(
         heard,
         write,
         ids: ids.leak().as_ptr(),
+        watches: is_first.then_some(watches),
+        rest,
     }));
     // SAFETY: what it gets stays for good; it returns null, or a text.
     let why = unsafe {
@@ -128,6 +144,47 @@ pub fn begin(
         (!why.is_null()).then(|| text(why))
     };
     why.map_or(Ok(()), |why| Err(String::from_utf8_lossy(why).into_owned()))
+}
+
+fn learned() -> MutexGuard<'static, Option<Learned>> {
+    LEARNED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether launches are watched only until what they touch is known.
+pub fn learns() -> bool {
+    is_on() && learned().is_some()
+}
+
+/// Takes what this thread is about to launch, as [`Kernels::addresses`](crate::kernels::Kernels::addresses) appends it.
+pub fn expects(words: &[u64]) {
+    EXPECTED.set(Expected::new(words));
+}
+
+/// Forgets what is known of kernels: their handles may be used again.
+pub fn unloaded() {
+    if let Some(learned) = &mut *learned() {
+        learned.forget();
+    }
+}
+
+extern "C" fn watches(module: u64, function: u64, dimensions: *const u32, number: u64) -> c_int {
+    let (expected, mut learned) = (EXPECTED.take(), learned());
+    let (Some(probe), Some(learned)) = (PROBE.get(), &mut *learned) else {
+        return 1;
+    };
+    // SAFETY: the probe passes this many.
+    let dimensions = unsafe { std::slice::from_raw_parts(dimensions, DIMENSIONS) };
+    let write = |tag, words: &[u64]| probe.ring.write_words(tag, words);
+    c_int::from(learned.watches(module, (function, dimensions), number, expected, write))
+}
+
+extern "C" fn rest(modules: *mut u64, room: usize) -> usize {
+    let all = learned()
+        .as_mut()
+        .map_or(Vec::new(), |learned| learned.rest(room));
+    // SAFETY: the probe has room for this many, and no more are returned.
+    unsafe { modules.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
+    all.len()
 }
 
 /// Writes a record for the probe, in any thread.
@@ -139,9 +196,11 @@ extern "C" fn write(tag: u32, words: *const u64, len: usize) {
         && len < MAX_WORDS
     {
         // SAFETY: the probe passes this many words.
-        probe
-            .ring
-            .write_words(tag, unsafe { std::slice::from_raw_parts(words, len) });
+        let words = unsafe { std::slice::from_raw_parts(words, len) };
+        if let Some(learned) = &mut *learned() {
+            learned.takes(tag, words);
+        }
+        probe.ring.write_words(tag, words);
     }
 }
 
@@ -155,6 +214,7 @@ pub fn forget() {
     if let Some(probe) = PROBE.get() {
         probe.launches(|_| ());
     }
+    EXPECTED.take();
 }
 
 /// Writes the places of new variables that kernels of a context may use.

@@ -26,6 +26,7 @@ mod host;
 mod in_flight;
 #[cfg(target_os = "linux")]
 mod kernels;
+pub mod learned;
 #[cfg(target_os = "linux")]
 mod listen;
 #[cfg(target_os = "linux")]

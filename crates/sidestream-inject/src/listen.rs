@@ -1,7 +1,7 @@
 //! Begins to listen, and writes what is heard.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
@@ -203,6 +203,8 @@ impl Listener {
         let launches_into = call.launches_into();
         if at == Moment::Enter && launches_into.is_some() {
             exact::forget();
+            // SAFETY: the caller promises it.
+            unsafe { self.expect(call, data, words) };
         }
         let is_submitted = at == Moment::Exit && call.copies_in().is_some() && self.host.is_some();
         if (call.at != at && !is_submitted) || data.arguments.is_null() {
@@ -238,6 +240,7 @@ impl Listener {
             }
             if call.what == Does::Unload {
                 self.kernels.forget();
+                exact::unloaded();
             }
         }
         let per_thread = row & PER_THREAD != 0;
@@ -286,6 +289,30 @@ impl Listener {
         let sites = self.sites.as_ref()?;
         let ring = &self.ring;
         Some((self.host.as_ref()?, Teller { ring, sites }))
+    }
+
+    /// Says what a call is about to launch, where that is asked for.
+    ///
+    /// # Safety
+    /// As of [`Listener::call`]; the driver is about to read the arguments.
+    unsafe fn expect(&self, call: &ApiCall, data: &Data, words: &mut Vec<u64>) {
+        if data.arguments.is_null() || !exact::learns() {
+            return;
+        }
+        words.clear();
+        words.extend([0; BEFORE]);
+        // SAFETY: the structure has so many words, as the table says; the caller promises the rest.
+        unsafe {
+            let count = usize::from(call.words);
+            words.extend_from_slice(std::slice::from_raw_parts(data.arguments, count));
+            self.behind(call, words);
+            if let Some([kernel, parameters, extra]) = call.kernel(&words[BEFORE..]) {
+                words.clear();
+                let given = LaunchArguments::new(parameters, extra);
+                self.addresses(kernel, given, std::ptr::null(), words);
+                exact::expects(words);
+            }
+        }
     }
 
     /// Appends what is behind the pointers of a call.
@@ -340,13 +367,35 @@ impl Listener {
             return;
         };
         let given = LaunchArguments::new(parameters, extra);
+        // CUPTI tells the name for launches only, the Sanitizer API for none that is launched with attributes.
+        let is_told = call.part(&words[BEFORE..]).is_none() && !exact::is_on();
+        let name = if is_told {
+            data.kernel
+        } else {
+            std::ptr::null()
+        };
         // SAFETY: the caller promises it; CUPTI's text ends with a zero.
+        unsafe { self.addresses(kernel, given, name, words) };
+    }
+
+    /// Appends what [`Kernels::addresses`] does, and writes the kernel's name the first time; null: the driver is asked for it.
+    ///
+    /// # Safety
+    /// As of [`Kernels::addresses`]; and the name ends with a zero.
+    unsafe fn addresses(
+        &self,
+        kernel: u64,
+        given: LaunchArguments,
+        name: *const c_char,
+        words: &mut Vec<u64>,
+    ) {
+        // SAFETY: the caller promises it.
         unsafe {
             if self.kernels.addresses(kernel, given, words) {
-                // CUPTI tells the name for launches only, the Sanitizer API for none that is launched with attributes.
-                let name = match call.part(&words[BEFORE..]) {
-                    None if !exact::is_on() => text(data.kernel),
-                    _ => self.kernels.name(kernel),
+                let name = if name.is_null() {
+                    self.kernels.name(kernel)
+                } else {
+                    text(name)
                 };
                 self.ring.write_text(Tag::Kernel, &[kernel], name);
             }

@@ -48,6 +48,9 @@ pub const EXACT_PATCHES: &str = "SIDESTREAM_EXACT_PATCHES";
 /// The environment variable with parts of the names of the kernels to watch, separated by line feeds; all if it is empty.
 pub const EXACT_ONLY: &str = "SIDESTREAM_EXACT_ONLY";
 
+/// The environment variable that is `1` if launches are watched only until what they touch is known.
+pub const EXACT_FIRST: &str = "SIDESTREAM_EXACT_FIRST";
+
 /// The largest number of words of a record.
 pub const MAX_WORDS: usize = 1 << 14;
 
@@ -98,8 +101,8 @@ pub enum Tag {
     /// and the number of the launch. A kernel that is captured has its node, and zero. There may be several such records.
     Launches = 18,
     /// What a launch touched: its number, with bit 63 if more records of it follow, bit 62 if some accesses are missing, bit 61 if
-    /// some came before the wait of a dependent launch, bit 60 if it stores tensors, which is not heard, and bit 59 if loads of
-    /// tensors are. Then pairs: an address with the class of access from bit 60 on (0 read, 1 write, 2 atomic; and 4, before that
+    /// some came before the wait of a dependent launch, bit 60 if it stores tensors, which is not heard, bit 59 if loads of
+    /// tensors are, and bit 58 if it was not watched, and what earlier launches touched was taken. Then pairs: an address with the class of access from bit 60 on (0 read, 1 write, 2 atomic; and 4, before that
     /// wait), and the end.
     Touched = 19,
     /// The tensor copies of a launch, before its last [`Tag::Touched`]: its number; then for each, the hash of the tensor map's
@@ -195,6 +198,8 @@ pub const INCOMPLETE: u64 = 1 << 62;
 pub const STORES: u64 = 1 << 60;
 /// In the same word: the maps by which the launch loads tensors are told, and the driver lays maps out as is known.
 pub const LOADS: u64 = 1 << 59;
+/// In the same word: taken from earlier launches of the kernel.
+pub const EARLIER: u64 = 1 << 58;
 /// In the same word: the bits of the launch's number.
 pub const LAUNCH: u64 = (1 << 48) - 1;
 

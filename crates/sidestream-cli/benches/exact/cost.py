@@ -21,6 +21,7 @@ MODES: dict[str, tuple[list[str], dict[str, float]]] = {
     "check --light": (["sidestream", "check", "--light", "--"], {}),
     "check": (["sidestream", "check", "--"], {}),
     "check --exact": (["sidestream", "check", "--exact", "--"], {"layers": 6, "products": 25}),
+    "check --exact=first": (["sidestream", "check", "--exact=first", "--"], {"layers": 2, "products": 2}),
     "memcheck": (["compute-sanitizer", "--tool", "memcheck"], {}),
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use sidestream_inject::wire::{Head, INCOMPLETE, LAUNCH, LOADS, MORE, STORES, Tag};
+use sidestream_inject::wire::{EARLIER, Head, INCOMPLETE, LAUNCH, LOADS, MORE, STORES, Tag};
 
 /// What a launch touched, as far as it has arrived.
 #[derive(Default)]
@@ -20,6 +20,8 @@ pub struct Arrived {
     pub stores_tensors: bool,
     /// Whether the hashes of all maps by which it loads tensors are heard.
     pub tells_loads: bool,
+    /// Whether it is what earlier launches of the kernel touched.
+    pub is_earlier: bool,
     /// Whether all of it has arrived.
     pub has_ended: bool,
 }
@@ -102,6 +104,7 @@ impl Awaited {
             known.is_incomplete |= first & INCOMPLETE != 0;
             known.stores_tensors |= first & STORES != 0;
             known.tells_loads |= first & LOADS != 0;
+            known.is_earlier |= first & EARLIER != 0;
             known.has_ended |= is_last;
         }
     }

@@ -9,9 +9,9 @@ use sidestream::op::OpId;
 use sidestream_program::{Checked, checked_json};
 
 use super::bytes::Bytes;
-use super::session::{Options, Session};
+use super::session::{Exact, Options, Session};
 use super::translate::{Hears, Process};
-use crate::failure::{Exit, Failure, print};
+use crate::failure::{Exit, Failure, print, tell};
 use crate::output;
 
 /// The checker of a process.
@@ -60,9 +60,11 @@ pub fn main(
 ) -> Result<Exit, Failure> {
     let mut finished = Session::start(program, options, |_, _| Ok(Watch::default()))?.listen()?;
     let is_heard = finished.tell();
-    let mut code = 2 * Exit::from(!is_heard);
+    let (mut code, mut is_earlier) = (2 * Exit::from(!is_heard), false);
     for (of, process) in finished.heard() {
         let found = report(&of, process, json)?;
+        let has_races = !process.told.findings.report().races.is_empty();
+        is_earlier |= has_races && process.exact.unseen.earlier > 0;
         if stacks && !json {
             print(stacks_of(process))?;
         }
@@ -71,6 +73,14 @@ pub fn main(
             // A race counts for more than what was not checked.
             found => code = if code == 1 { 1 } else { found },
         }
+    }
+    if is_earlier {
+        tell(format_args!(
+            "sidestream: not all launches were watched; the program runs again with all watched, and that report counts"
+        ));
+        let mut options = options.clone();
+        options.exact = Some(Exact::All);
+        return main(program, &options, json, stacks);
     }
     Ok(finished.code(code))
 }

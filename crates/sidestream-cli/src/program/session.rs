@@ -29,8 +29,9 @@ pub struct Options {
     pub provoke: Option<u32>,
     /// Watch each access of each kernel: exact bytes, without guesses. The program runs many times slower. Takes NVIDIA's
     /// Sanitizer library and nvcc
-    #[arg(long, conflicts_with = "light")]
-    pub exact: bool,
+    #[arg(long, value_name = "LAUNCHES", num_args = 0..=1, require_equals = true, default_missing_value = "all",
+          conflicts_with = "light")]
+    pub exact: Option<Exact>,
     /// With --exact, watch only kernels whose name contains this; may be given several times
     #[arg(long, value_name = "NAME", requires = "exact")]
     pub only: Vec<String>,
@@ -40,6 +41,16 @@ pub struct Options {
     /// Whether the program's output goes to standard error, because standard output is JSON.
     #[arg(skip)]
     pub is_quiet: bool,
+}
+
+/// Which launches of kernels are watched.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exact {
+    /// All of them
+    All,
+    /// The first ones of a kernel, until what it touches beside its pointers stays the same, and some from time to time.
+    /// The program runs faster. If there is a race, the program runs again with all watched
+    First,
 }
 
 /// A program that runs, and the rings of its processes.
@@ -102,7 +113,9 @@ impl<T: Hears + Default> Session<T> {
             let cupti = env::join_paths(library::cupti(&file));
             command.env(wire::CUPTI, cupti.unwrap_or_default());
             command.env(wire::EXACT, "");
-            if options.exact {
+            if let Some(launches) = options.exact {
+                let is_first = launches == Exact::First;
+                command.env(wire::EXACT_FIRST, if is_first { "1" } else { "" });
                 let probe = exact::probe(&file, &folder)?;
                 command.env(wire::EXACT, probe.join(exact::LIBRARY));
                 command.env(wire::EXACT_PATCHES, probe.join(exact::PATCHES));
@@ -119,7 +132,7 @@ impl<T: Hears + Default> Session<T> {
                 child,
                 processes: Vec::new(),
                 known: HashSet::new(),
-                is_exact: options.exact,
+                is_exact: options.exact.is_some(),
                 begin: Box::new(begin),
             }),
             Err(failure) => {

@@ -71,6 +71,8 @@ pub struct Unseen {
     launches: u64,
     /// By reason.
     unknown: [u64; 5],
+    /// Launches of which the bytes are those of earlier ones.
+    pub earlier: u64,
     /// Bytes outside all memory.
     pub outside: u64,
     left_out: u64,
@@ -106,6 +108,7 @@ impl Unseen {
             "incomplete": too_much,
             "unknown_maps": map,
             "tensor_stores": stores,
+            "as_earlier": self.earlier,
             "bytes_outside": self.outside,
             "bytes_left_out": self.left_out,
         })
@@ -126,6 +129,13 @@ impl Unseen {
             let each: Vec<_> = each.map(|(count, why)| format!("{count} {why}")).collect();
             let (all, each) = (counted(self.launches, "kernel"), each.join(", "));
             out += &format!("\n  exact: {unknown} of {all} were not seen to the byte: {each}\n");
+        }
+        if self.earlier > 0 {
+            let (earlier, all) = (self.earlier, counted(self.launches, "kernel"));
+            out += &format!(
+                "\n  exact: {earlier} of {all} were not watched, and count as touching what earlier launches of theirs did, \
+                 relative to their parameters: where that depends on data, a race may be missed\n"
+            );
         }
         for (bytes, what) in [
             (self.outside, "lie outside all memory that calls made known"),
@@ -177,6 +187,7 @@ impl Exact {
         let Some(touched) = launched.touched else {
             return Some(Why::NotInTime);
         };
+        self.unseen.earlier += u64::from(touched.is_earlier);
         let from = into.len();
         let (pairs, _) = touched.ranges.as_chunks();
         let each = pairs.iter().map(|&[first, end]| {
