@@ -3,17 +3,19 @@
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 use clap::Parser;
 use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, counted, one_line, replay};
 use sidestream::log::{MAGIC, Reader};
+use sidestream::op::OpId;
 use sidestream::trace::{Trace, embedded_log, recorded};
 use sidestream_program::{
     Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes, unreadable_json,
 };
 
 use crate::failure::{Exit, Failure, print, shown, tell};
+use crate::suppress::{Suppressed, Suppressions};
 use crate::{input, output, program, reduce, text};
 
 /// Find races between streams, host threads and the allocator
@@ -45,8 +47,14 @@ pub struct Args {
     trace: Option<PathBuf>,
     /// Write the shortest stream program that still has the first race of the report; only for one op log, trace or stream
     /// program
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "suppress")]
     reduce: Option<PathBuf>,
+    /// Leave out known findings. Each line of the file is FILE:LINE REASON, function:NAME REASON or kernel:NAME REASON, and
+    /// stands for what happens there: at a call of that line or kernel, or of what the function calls
+    #[arg(long, value_name = "FILE")]
+    suppress: Option<PathBuf>,
+    #[arg(skip)]
+    known: Suppressions,
     /// The Python interpreter that runs the programs in a Markdown file; it needs the packages `sidestream` and PyTorch
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
@@ -83,9 +91,14 @@ impl Outcome {
 }
 
 /// Runs the command.
-pub fn main(args: &Args) -> Result<Exit, Failure> {
+pub fn main(mut args: Args) -> Result<Exit, Failure> {
+    if let Some(path) = &args.suppress {
+        args.known = Suppressions::read(path)?;
+    }
+    let args = &args;
     if !args.program.is_empty() {
-        return program::check(&args.program, &args.options, args.json, args.stacks);
+        let (json, stacks) = (args.json, args.stacks);
+        return program::check(&args.program, &args.options, &args.known, json, stacks);
     }
     refuse_overwriting(args)?;
     let mut worst = Outcome::Clean;
@@ -101,8 +114,12 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
                 Outcome::Unreadable
             }
         };
+        if outcome == Outcome::Unreadable {
+            args.known.is_partial.set(true);
+        }
         worst = worst.max(outcome);
     }
+    args.known.tell_unused();
     Ok(worst.code())
 }
 
@@ -168,9 +185,9 @@ enum Source {
 
 fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
     if text::is_text(path) {
-        if args.trace.is_some() || args.reduce.is_some() {
+        if args.trace.is_some() || args.reduce.is_some() || args.suppress.is_some() {
             return Err(Failure::input(format!(
-                "{} is a Markdown file, and --trace and --reduce write the result of one run; give the log or the program",
+                "{} is a Markdown file, and --trace, --reduce and --suppress work on one run; give the log or the program",
                 shown(path)
             )));
         }
@@ -275,17 +292,18 @@ fn log(args: &Args, path: &Path, bytes: impl Read) -> Result<Logged, Failure> {
         .and_then(|reader| replay(reader, MEMORY_BYTES))
         .map_err(failure)?;
     let name = path.file_stem().unwrap_or(path.as_os_str());
-    let checked = Checked {
+    let mut checked = Checked {
         name: name.to_string_lossy().into_owned(),
         report,
         names,
         undeclared: Vec::new(),
         sites,
     };
+    let suppressed = take_out(args, path, None, &mut checked);
     let races = checked.report.races.len();
     // The part before the cut is worth reporting only if it has a race: without one, the rest may still have a race.
     if cut.is_none() || (ops > 0 && races > 0) {
-        show(args, path, None, &checked)?;
+        show(args, path, None, &checked, &suppressed)?;
     }
     let cut = cut.map(|cut| {
         let (ops, races) = (counted(ops, "operation"), counted(races as u64, "race"));
@@ -408,8 +426,9 @@ fn programs(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Fa
     for program in &document.programs {
         let outcome = match program {
             Ok(program) => {
-                let checked = check(program);
-                show(args, path, Some(program), &checked)?;
+                let mut checked = check(program);
+                let suppressed = take_out(args, path, Some(program), &mut checked);
+                show(args, path, Some(program), &checked, &suppressed)?;
                 if let Some(to) = &args.reduce {
                     reduce::write_of_program(program, path, to, args.json)?;
                 }
@@ -428,14 +447,53 @@ fn programs(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Fa
     Ok(worst)
 }
 
+/// Takes suppressed findings out of a report: by the lines of a program, and by call sites.
+fn take_out<'a>(
+    args: &'a Args,
+    path: &Path,
+    program: Option<&Program>,
+    checked: &mut Checked,
+) -> Suppressed<'a> {
+    let file = absolute(path).unwrap_or_else(|_| path.to_owned());
+    let line = |id: OpId| {
+        let ops = &program?.ops;
+        let op = ops.get(id.0 as usize)?;
+        // Findings of ops of one site are one finding, which is of no line.
+        let is_of_line =
+            op.site.is_none() || ops.iter().filter(|it| it.site == op.site).count() == 1;
+        is_of_line.then(|| format!("{}:{}", file.display(), op.line))
+    };
+    // Sites are relative to a folder that is not known.
+    let folder = Path::new("");
+    let sites = &checked.sites;
+    args.known
+        .take_out(&mut checked.report, folder, |op, site| {
+            let site = site.and_then(|site| sites.get(site.0 as usize).cloned());
+            line(op).into_iter().chain(site).collect()
+        })
+}
+
 fn show(
     args: &Args,
     path: &Path,
     program: Option<&Program>,
     checked: &Checked,
+    suppressed: &Suppressed<'_>,
 ) -> Result<(), Failure> {
-    let text = || format!("{}: {}", shown(path), checked.page(program));
-    output::say(args.json, || checked_json(checked), text)
+    let text = || {
+        format!(
+            "{}: {}{}",
+            shown(path),
+            checked.page(program),
+            suppressed.text()
+        )
+    };
+    let json = || {
+        let mut data = checked_json(checked);
+        suppressed.add_to(&mut data);
+        data
+    };
+    output::say(args.json, json, text)
 }
 
 /// Returns the outcome of a check.

@@ -22,6 +22,8 @@ pub mod program;
 mod reduce;
 mod roofline;
 mod run;
+#[doc(hidden)]
+pub mod suppress;
 #[cfg_attr(unix, path = "system/unix.rs")]
 #[cfg_attr(not(unix), path = "system/elsewhere.rs")]
 mod system;
@@ -81,7 +83,7 @@ fn run(verb: Verb) -> Result<failure::Exit, failure::Failure> {
     match verb {
         Verb::Overlap(args) => overlap::main(&args),
         Verb::Run(args) => run::main(&args),
-        Verb::Check(args) => check::main(&args),
+        Verb::Check(args) => check::main(args),
         #[cfg(target_os = "linux")]
         Verb::Record(args) => program::record::main(&args),
         Verb::Diagnose(args) => diagnose::main(*args),

@@ -32,6 +32,7 @@ mod reduce;
 mod roofline;
 mod run;
 mod run_real;
+mod suppress;
 #[cfg(target_os = "linux")]
 mod symbols;
 mod text;

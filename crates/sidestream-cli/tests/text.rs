@@ -84,7 +84,7 @@ fn a_text_without_programs_has_nothing_to_check() {
         ran.code == 2
             && ran
                 .err
-                .contains("the result of one run; give the log or the program"),
+                .contains("work on one run; give the log or the program"),
         "{ran:?}"
     );
     std::fs::write(Path::new(FOLDER).join("latin.md"), b"caf\xe9").expect("the folder is there");

@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sidestream::engine::{Dtype, Profile};
 use sidestream_cli::Refused;
+use sidestream_cli::suppress::{Place, Suppression, parse};
 
 use crate::devices;
 use crate::failure::DeviceError;
@@ -63,4 +64,25 @@ pub fn peaks(device_name: &str, dtype: &str) -> PyResult<Option<(f64, f64)>> {
         let flops_per_s = profile.peak_flops_per_s(dtype)?;
         Some((flops_per_s, profile.memory_bytes_per_s()))
     }))
+}
+
+/// The file, line, reason, function and kernel of a suppression.
+type Parts = (
+    Option<String>,
+    Option<u64>,
+    String,
+    Option<String>,
+    Option<String>,
+);
+
+/// The suppressions in a text, which stands in the file of this name.
+#[pyfunction]
+pub fn parse_suppressions(text: &str, path: &str) -> PyResult<Vec<Parts>> {
+    let parts = |Suppression { place, reason, .. }| match place {
+        Place::Line(file, line) => (Some(file), Some(line), reason, None, None),
+        Place::Function(name) => (None, None, reason, Some(name), None),
+        Place::Kernel(name) => (None, None, reason, None, Some(name)),
+    };
+    let found = parse(text, path).map_err(PyValueError::new_err)?;
+    Ok(found.into_iter().map(parts).collect())
 }

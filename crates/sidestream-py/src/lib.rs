@@ -36,7 +36,7 @@ mod _sidestream {
         array::{DeviceArray, note_stream},
         batcher::{BatcherStatistics, Requests, Times},
         check::Recorder,
-        command::{command, peaks, said},
+        command::{command, parse_suppressions, peaks, said},
         devices::caps,
         diagnose::{Tables, check_options, diagnose, digest, printable, ranks, traces},
         event::Event,

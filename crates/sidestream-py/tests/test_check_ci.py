@@ -81,6 +81,23 @@ def test_a_suppression_needs_a_place_and_a_reason(line: str, why: str, tmp_path:
     assert ran.returncode == 2 and why in ran.stderr
 
 
+def test_a_race_is_suppressed_by_an_operator_or_a_function_of_its_stack_and_no_other() -> None:
+    def program(run: Any) -> None:
+        run.operator("one", [], [(4096, 8)], 0x100)
+        run.operator("two", [(4096, 8)], [], 0x200)
+
+    for name, left in [("two", 0), ("program", 1), ("tw", 1)]:
+        with checking(pretend=True, suppress=(Suppression(None, None, "known", kernel=name),)) as found:
+            program(found._recorder)
+        assert len(found.races) == left, name
+        assert (f"suppressed: kernel:{name} (known)" in str(found)) == (left == 0)
+    for name, left in [("program", 0), ("two", 1), ("progra", 1)]:
+        with checking(pretend=True, suppress=(Suppression(None, None, "known", name),)) as found:
+            program(found._recorder)
+        assert len(found.races) == left, name
+        assert (f"suppressed: function:{name} (known)" in str(found)) == (left == 0)
+
+
 def test_a_file_of_suppressions_that_is_no_text_is_named(tmp_path: Path) -> None:
     known = tmp_path / "known.txt"
     known.write_bytes(b"\xff\xfe")
@@ -223,5 +240,9 @@ def test_the_fixture(tmp_path: Path) -> None:
 
 def test_a_file_of_suppressions(tmp_path: Path) -> None:
     known = tmp_path / "known.txt"
-    known.write_text("./a b/train.py:7   for: a reason  \n")
-    assert suppressions(known) == (Suppression("a b/train.py", 7, "for: a reason"),)
+    known.write_text("./a b/train.py:7   for: a reason  \nkernel:addmm slow\nfunction:step fine\n")
+    assert suppressions(known) == (
+        Suppression("a b/train.py", 7, "for: a reason"),
+        Suppression(None, None, "slow", kernel="addmm"),
+        Suppression(None, None, "fine", function="step"),
+    )

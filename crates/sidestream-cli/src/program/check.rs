@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use sidestream::check::{Findings, MEMORY_BYTES, OnRace, Race, Severity, counted, live, one_line};
+use sidestream::check::{
+    Findings, MEMORY_BYTES, OnRace, Race, Report, Severity, counted, live, one_line,
+};
 use sidestream::log::{Record, Sink};
 use sidestream::op::OpId;
 use sidestream_program::{Checked, checked_json};
@@ -13,6 +15,7 @@ use super::session::{Exact, Options, Session};
 use super::translate::{Hears, Process};
 use crate::failure::{Exit, Failure, print, tell};
 use crate::output;
+use crate::suppress::{Suppressed, Suppressions};
 
 /// The checker of a process.
 pub(super) struct Watch {
@@ -55,6 +58,7 @@ impl Hears for Watch {
 pub fn main(
     program: &[OsString],
     options: &Options,
+    known: &Suppressions,
     json: bool,
     stacks: bool,
 ) -> Result<Exit, Failure> {
@@ -62,12 +66,8 @@ pub fn main(
     let is_heard = finished.tell();
     let (mut code, mut is_earlier) = (2 * Exit::from(!is_heard), false);
     for (of, process) in finished.heard() {
-        let found = report(&of, process, json)?;
-        let has_races = !process.told.findings.report().races.is_empty();
-        is_earlier |= has_races && process.exact.unseen.earlier > 0;
-        if stacks && !json {
-            print(stacks_of(process))?;
-        }
+        let found = report(&of, process, known, json, stacks)?;
+        is_earlier |= found == 1 && process.exact.unseen.earlier > 0;
         match found {
             0 => {}
             // A race counts for more than what was not checked.
@@ -80,21 +80,51 @@ pub fn main(
         ));
         let mut options = options.clone();
         options.exact = Some(Exact::All);
-        return main(program, &options, json, stacks);
+        return main(program, &options, known, json, stacks);
+    }
+    if is_heard {
+        known.tell_unused();
     }
     Ok(finished.code(code))
 }
 
+/// Takes suppressed findings out of the report of a process.
+fn take_out<'a>(
+    known: &'a Suppressions,
+    process: &mut Process<Watch>,
+    report: &mut Report,
+) -> Suppressed<'a> {
+    let sites = process.told.findings.sites();
+    let folder = std::env::current_dir().unwrap_or_default();
+    known.take_out(report, &folder, |_, site| {
+        let Some(site) = site else { return Vec::new() };
+        let mut calls = process.stack(site);
+        // The stack has the whole path of the line, the name of the site only its end.
+        let name = sites.get(site.0 as usize);
+        let kernel = name.and_then(|name| name.split(" at ").next());
+        calls.extend(kernel.map(str::to_owned));
+        calls
+    })
+}
+
 /// Prints the report of a process. Returns 1 if it has an error, 2 if not all calls were checked, else 0.
-fn report(name: &str, process: &Process<Watch>, json: bool) -> Result<Exit, Failure> {
+fn report(
+    name: &str,
+    process: &mut Process<Watch>,
+    known: &Suppressions,
+    json: bool,
+    stacks: bool,
+) -> Result<Exit, Failure> {
+    let mut report = process.told.findings.report();
+    let suppressed = take_out(known, process, &mut report);
     let findings = &process.told.findings;
-    let report = findings.report();
-    let is_error = report
-        .races
-        .iter()
-        .any(|race| race.severity() == Severity::Error);
-    let is_partial = findings.ended().is_some() || report.error.is_some();
-    let text = || format!("{name}: {}", text(process));
+    let mut races = report.races.iter();
+    let is_error = races.any(|race| race.severity() == Severity::Error);
+    let has_ended = findings.ended().is_some();
+    if has_ended {
+        known.is_partial.set(true);
+    }
+    let text = || format!("{name}: {}{}", text(process, &report), suppressed.text());
     let data = || {
         let mut data = checked_json(&Checked {
             name: name.to_owned(),
@@ -110,30 +140,38 @@ fn report(name: &str, process: &Process<Watch>, json: bool) -> Result<Exit, Fail
                 data["races"][at]["bytes"] = bytes_of(process, race).into();
             }
         }
+        suppressed.add_to(&mut data);
         data
     };
     output::say(json, data, text)?;
+    if stacks && !json {
+        print(stacks_of(process, &report))?;
+    }
     Ok(if is_error {
         1
     } else {
-        2 * Exit::from(is_partial)
+        2 * Exit::from(has_ended || report.error.is_some())
     })
 }
 
+/// Returns all that was found in a process.
+pub(super) fn all(process: &Process<Watch>) -> String {
+    text(process, &process.told.findings.report())
+}
+
 /// Returns the report of a process, without its name.
-pub(super) fn text(process: &Process<Watch>) -> String {
+fn text(process: &Process<Watch>, report: &Report) -> String {
     let calls = counted(process.calls, "CUDA call");
-    let unseen = process.host_seen.text() + &process.exact.unseen.text();
-    let mut text = format!("{calls}, {}", process.told.findings.text());
-    for race in process.told.findings.report().races {
+    let mut text = format!("{calls}, {}", process.told.findings.text_of(report));
+    for race in &report.races {
         let ops = format!("op {} and op {}", race.first.0, race.second.0);
-        text += &match bytes_of(process, &race) {
+        text += &match bytes_of(process, race) {
             None => String::new(),
             Some([at, end]) if end - at == 1 => format!("\n  {ops} both touch byte {at}\n"),
             Some([at, end]) => format!("\n  {ops} both touch bytes {at} to {}\n", end - 1),
         };
     }
-    text + &unseen
+    text + &process.host_seen.text() + &process.exact.unseen.text()
 }
 
 /// Returns some bytes of a race of kernels, if they are known.
@@ -142,10 +180,12 @@ fn bytes_of(process: &Process<Watch>, race: &Race) -> Option<[u64; 2]> {
 }
 
 /// Returns the native stacks of the calls that race.
-fn stacks_of(process: &mut Process<Watch>) -> String {
-    let findings = &process.told.findings;
-    let (races, sites) = (findings.report().races, findings.sites());
-    let racing = races.iter().flat_map(|race| [race.sites.0, race.sites.1]);
+fn stacks_of(process: &mut Process<Watch>, report: &Report) -> String {
+    let sites = process.told.findings.sites();
+    let racing = report
+        .races
+        .iter()
+        .flat_map(|race| [race.sites.0, race.sites.1]);
     let mut out = String::new();
     for site in racing.collect::<BTreeSet<_>>() {
         let frames = process.stack(site);

@@ -5,7 +5,7 @@
 //! threads are not seen; a kernel touches the memory to which its parameters point, but only at that address.
 
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use sidestream::log::Record;
 use sidestream::op::{
@@ -88,7 +88,7 @@ pub struct Process<T> {
     sites: HashMap<(u16, u64, u32), SiteId>,
     /// By load address: the files of code.
     modules: HashMap<u64, String>,
-    /// By number: the places of calls.
+    /// By number: the places of calls in Python, with the paths of their files.
     places: HashMap<u32, String>,
     /// Likewise, those outside Python: the frames, each as the load address of its module and its address in that.
     stacks: HashMap<u32, Vec<[u64; 2]>>,
@@ -206,9 +206,6 @@ impl<T: Hears> Process<T> {
                 if let Some(([site, line], place)) = record.split_first_chunk() {
                     let place = text(place, head.index);
                     let (file, function) = place.split_once('\n').unwrap_or((&place, ""));
-                    let file = Path::new(file)
-                        .file_name()
-                        .map_or(file.into(), |name| name.to_string_lossy());
                     self.places
                         .insert(*site as u32, format!("{file}:{line} in {function}"));
                 }
@@ -552,9 +549,12 @@ impl<T: Hears> Process<T> {
         id
     }
 
-    /// Returns the functions that led to a call, the innermost first; none if it was made from Python.
+    /// Returns the functions that led to a call, the innermost first; of Python only that one.
     pub fn stack(&mut self, site: SiteId) -> Vec<String> {
         let place = self.place_of.get(site.0 as usize).copied().unwrap_or(0);
+        if let Some(line) = self.places.get(&place) {
+            return vec![line.clone()];
+        }
         let stack = self.frames(place).unwrap_or_default();
         self.symbols.stack(&stack)
     }
@@ -568,7 +568,7 @@ impl<T: Hears> Process<T> {
     /// Returns a place in the program's sources.
     pub(super) fn place(&mut self, place: u32, kernel: Option<&str>) -> Option<String> {
         if let Some(line) = self.places.get(&place) {
-            return Some(line.clone());
+            return line.rsplit('/').next().map(str::to_owned);
         }
         let stack = self.frames(place)?;
         Some(self.symbols.site(&stack, kernel))

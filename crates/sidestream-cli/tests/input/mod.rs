@@ -1,15 +1,19 @@
 //! Files for the command to read.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::command::{FOLDER, Ran, sidestream};
 
-/// Writes a file and returns its name, which is unique to the call.
+/// Writes a file and returns its name, which is unique to the call, even where each test is a process of its own.
 pub fn file(content: impl AsRef<[u8]>) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("{}_{number}.yaml", env!("CARGO_CRATE_NAME"));
+    let mut test = DefaultHasher::new();
+    std::thread::current().name().hash(&mut test);
+    let test = test.finish() as u32;
+    let name = format!("{test:x}_{number}.yaml");
     std::fs::write(Path::new(FOLDER).join(&name), content).expect("the folder is there");
     name
 }

@@ -83,6 +83,7 @@ def check(
             early, and ``CheckedRun.ended`` says so.
         suppress: A file of findings that are known to be harmless: a line ``FILE:LINE REASON`` for each,
             where ``FILE`` is the end of a path. A race with that line in one of its stacks is not reported.
+            ``function:NAME`` and ``kernel:NAME``, a function in a stack and an operator, may be in its place.
             The report names the suppressions that were used, and those that matched nothing.
         host: Whether the host's own loads and stores of pinned memory are observed, including those of NumPy
             and other libraries. For that, pages that an asynchronous copy uses are protected until the host

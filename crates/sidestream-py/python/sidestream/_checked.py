@@ -312,8 +312,12 @@ def without(found: Found, suppress: tuple[Suppression, ...], baseline: Baseline 
     known: dict[Finding, None] = {}
 
     def is_out(of: CheckedRace | Remark) -> bool:
-        stacks = (of.stack,) if isinstance(of, Remark) else (of.first.stack, of.second.stack)
-        those = [one for one in suppress if any(one.is_of(stack) for stack in stacks)]
+        sides: list[tuple[str | None, tuple[Place, ...]]]
+        if isinstance(of, Remark):
+            sides = [(None, of.stack)]
+        else:
+            sides = [(side.operator, side.stack) for side in (of.first, of.second)]
+        those = [one for one in suppress if any(one.is_of(*side) for side in sides)]
         used.update(dict.fromkeys(those))
         if those or baseline is None:
             return bool(those)

@@ -114,10 +114,14 @@ impl Findings {
 
     /// Returns the report as text, as `sidestream check` prints it for a log.
     pub fn text(&self) -> String {
+        self.text_of(&self.report())
+    }
+
+    /// Returns a part of the report as text.
+    pub fn text_of(&self, report: &Report) -> String {
         let watch = self.watch.lock();
-        let report = watch.run.report();
         let mut text = format!("{}\n", report.summary());
-        text += &watch.page(&report, &watch.run.names()).text();
+        text += &watch.page(report, &watch.run.names()).text();
         if let Some(problem) = &watch.ended {
             text += &format!("\n  {}\n", ended(problem, watch.run.ops));
         }
