@@ -2,7 +2,7 @@
 
 The check has to report no error, and the results have to be those of the plain run bit for bit; warnings
 are counted. What the machine lacks is skipped. With `--samples FOLDER`, also each program of NVIDIA's
-samples that was built there.
+samples that was built there, by CMake or by nvcc (`-g -lineinfo -rdc=true --extended-lambda -I Common`).
 """
 
 import argparse
@@ -297,16 +297,19 @@ def jax_step() -> Any:
     return list(weights)
 
 
-def compared(sidestream: str, program: list[str], has_checksum: bool) -> tuple[bool, str]:
+def compared(options: argparse.Namespace, name: str, program: list[str]) -> tuple[bool, str]:
     """Runs a program plainly and under the check; returns whether it is right, and what to say."""
-    began = time.monotonic()
-    plain = execute(program, 300)
+    began, has_checksum = time.monotonic(), name in JOBS
+    plain = execute(program, options.seconds)
     took, began = time.monotonic() - began, time.monotonic()
     if plain[0] == SKIPPED or (plain[0] != 0 and not has_checksum):
         return True, f"skipped: exit {plain[0]}"
     if plain[0] != 0:
         return False, f"broken: {' '.join((plain[1] + plain[2]).split())[-300:]}"
-    code, out, err = execute([sidestream, "check", "--exact", "--", *program], 580)
+    code, out, err = execute([options.sidestream, "check", "--exact", "--", *program], 2 * options.seconds)
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+        (options.keep / f"{name}.txt").write_text(f"{out}{err}\nexit {code}\n", errors="replace")
     found = re.findall(rf"^ {{2,4}}(?:{KINDS})\b.*", out, re.MULTILINE)
     is_same = not has_checksum or out.startswith(plain[1])
     problems = [
@@ -324,6 +327,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--sidestream", default="sidestream")
     parser.add_argument("--samples", type=Path, help="the folder in which NVIDIA's samples were built")
+    parser.add_argument("--seconds", type=float, default=290, help="for a plain run; a check has twice that")
+    parser.add_argument("--keep", type=Path, help="the folder for what each check prints")
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
@@ -334,13 +339,15 @@ def main() -> int:
         return 0
     programs = [(name, [sys.executable, __file__, "--job", name]) for name in JOBS]
     for path in sorted(options.samples.rglob("*")) if options.samples else []:
-        if path.is_file() and os.access(path, os.X_OK) and path.read_bytes()[:4] == b"\x7fELF":
-            programs.append((path.name, [str(path)]))
+        # CMake leaves programs of its own, and some samples have libraries.
+        is_own = path.is_file() and not path.suffix and "CMakeFiles" not in path.parts
+        if is_own and os.access(path, os.X_OK) and path.open("rb").read(4) == b"\x7fELF":
+            programs.append((path.name, [str(path.resolve())]))
     results = []
     for name, program in programs:
         if options.names and name not in options.names:
             continue
-        is_right, said = compared(options.sidestream, program, name in JOBS)
+        is_right, said = compared(options, name, program)
         results.append(is_right)
         print("ok " if is_right else "BAD", f"{name:22} {said}".rstrip(), flush=True)
     print(f"{sum(results)} of {len(results)} as expected")

@@ -30,7 +30,16 @@ NVCC = f"{ENV('NVCC', 'nvcc')} -g -lineinfo -std=c++17 -arch={ENV('ARCH', 'nativ
 
 def execute(command: list[str], seconds: float = 40) -> tuple[int, str, str]:
     """Runs a command; returns its exit code (124 if it was ended after some seconds), output and errors."""
-    ran = subprocess.Popen(command, stdout=-1, stderr=-1, encoding="utf-8", start_new_session=True)
+    # Programs of others may wait for a key, and print what is not UTF-8.
+    ran = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
     try:
         out, err = ran.communicate(timeout=seconds)
         return ran.returncode, out, err
