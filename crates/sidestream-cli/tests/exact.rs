@@ -279,6 +279,22 @@ fn tensor_maps_among_parameters_are_written_before_the_launch() {
 }
 
 #[test]
+fn known_findings_are_left_out_and_no_others() {
+    let installed = Installed::new("suppressed");
+    for (known, code) in [("waits.c:29 it is", 0), ("waits.c:28 it is", 1)] {
+        installed.write("known.txt", known);
+        let known = installed.0.join("known.txt");
+        let known = known.to_str().expect("UTF-8");
+        let ran = installed.run(&[], &["--exact", "--suppress", known, "--", &waits()]);
+        assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
+        let is_left_out = ran
+            .out
+            .contains("\n  suppressed: 1 finding: waits.c:29 (it is)\n");
+        assert_eq!(is_left_out, code == 0, "{}", ran.out);
+    }
+}
+
+#[test]
 fn a_probe_that_does_not_begin_says_why() {
     let installed = Installed::new("refuses");
     let ran = installed.run(
