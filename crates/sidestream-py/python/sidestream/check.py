@@ -245,7 +245,9 @@ def _parser() -> argparse.ArgumentParser:
         help="write the shortest stream program (YAML) that still has the first race",
     )
     parser.add_argument(
-        "--suppress", metavar="FILE", help="findings to leave out, one FILE:LINE REASON per line"
+        "--suppress",
+        metavar="FILE",
+        help="findings to leave out: a line FILE:LINE REASON for each, or function:NAME, kernel:NAME",
     )
     parser.add_argument(
         "--baseline", metavar="FILE", help="known findings to leave out, as --write-baseline writes them"
