@@ -64,7 +64,7 @@ def main() -> int:
     options = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
     paths = sorted((HERE / "waits").glob("*.cu"))
-    programs = [Program(path, True) for path in paths if not options.names or path.stem in options.names]
+    programs = [Program(path, "all") for path in paths if not options.names or path.stem in options.names]
     jobs: list[tuple[Program, int]] = []
     for index, program in enumerate(programs):
         if problem := program.compiled():
