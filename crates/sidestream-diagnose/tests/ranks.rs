@@ -14,6 +14,8 @@ struct Exchange {
     start_us: i64,
     length_us: i64,
     said: Value,
+    /// When it is launched; by default directly before it starts.
+    launch_us: Option<i64>,
 }
 
 /// A rank whose steps of ten milliseconds are kernels and exchanges.
@@ -43,6 +45,7 @@ fn exchange(start_us: i64, length_us: i64, said: Value) -> Exchange {
         start_us,
         length_us,
         said,
+        launch_us: None,
     }
 }
 
@@ -61,20 +64,20 @@ impl One {
             let from = self.clock_us + 1_000_000 + 10_000 * step;
             rows.push(json!({"ph": "X", "cat": "user_annotation", "name": format!("ProfilerStep#{step}"), "pid": 1,
                              "tid": 1, "ts": from, "dur": 9_000}));
-            let mut work: Vec<(i64, i64, Option<Value>)> = vec![];
+            let mut work: Vec<(i64, i64, Option<i64>, Option<Value>)> = vec![];
             work.extend(
                 self.kernels
                     .iter()
-                    .map(|(start, length)| (*start, *length, None)),
+                    .map(|(start, length)| (*start, *length, None, None)),
             );
             work.extend(self.exchanges.iter().enumerate().map(|(at, e)| {
                 let mut said = e.said.clone();
                 if is_numbered {
                     said["Seq"] = (step * self.exchanges.len() as i64 + at as i64 + 1).into();
                 }
-                (e.start_us, e.length_us, Some(said))
+                (e.start_us, e.length_us, e.launch_us, Some(said))
             }));
-            for (start, length, said) in work {
+            for (start, length, launch, said) in work {
                 calls += 1;
                 let name = if said.is_some() {
                     "ncclDevKernel_AllReduce_Sum_f32"
@@ -87,7 +90,7 @@ impl One {
                 args["stream"] = stream.into();
                 args["correlation"] = calls.into();
                 rows.push(json!({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
-                                 "ts": from + start - 8, "dur": 3, "args": {"correlation": calls}}));
+                                 "ts": from + launch.unwrap_or(start - 8), "dur": 3, "args": {"correlation": calls}}));
                 rows.push(json!({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": from + start,
                                  "dur": length, "args": args}));
             }
@@ -236,6 +239,48 @@ fn the_slow_rank_is_named_with_its_cause_and_what_it_costs() {
     assert!(page.contains(says), "{page}");
     let even = together(&late(0), true);
     assert_eq!((&even.search, &*even.waiting), (&Search::Nobody, &[][..]));
+}
+
+/// Returns two ranks that sum the gradients of eight layers while they compute the next ones, and when they are done. Each loads
+/// for some time first.
+fn gradients(load_us: [i64; 2], layer_us: [i64; 2]) -> (Vec<One>, i64) {
+    const SUM_US: i64 = 120;
+    let said = said("allreduce", "0", &[0, 1]);
+    let mut all = [0, 1].map(|rank| one(rank, 2, &[], &[]));
+    let mut end = 0;
+    for layer in 0..8 {
+        let starts = [0, 1].map(|rank| {
+            let start = load_us[rank] + layer * layer_us[rank];
+            all[rank].kernels.push((start, layer_us[rank]));
+            (start + layer_us[rank]).max(end)
+        });
+        end = starts[0].max(starts[1]) + SUM_US;
+        for (rank, start) in starts.into_iter().enumerate() {
+            let mut exchange = exchange(start, end - start, said.clone());
+            exchange.launch_us = Some(load_us[rank] + (layer + 1) * layer_us[rank] - 9);
+            all[rank].exchanges.push(exchange);
+        }
+    }
+    all.iter_mut().for_each(|one| one.kernels.push((end, 200)));
+    (all.into(), end + 200)
+}
+
+/// The fast rank's exchanges start late because earlier ones wait for the slow rank. Its work between their starts is not
+/// what the slow rank would do there, were it as fast.
+#[test]
+fn exchanges_that_wait_in_their_stream_do_not_make_the_faster_run_longer() {
+    for (load_us, layer_us, cause) in [
+        ([100, 4_100], [300; 2], "host"),
+        ([100; 2], [400, 700], "compute"),
+    ] {
+        let (all, end) = gradients(load_us, layer_us);
+        let even = gradients([100; 2], [layer_us[0]; 2]).1;
+        let ranks = together(&all, true);
+        let slow = ranks.slow().expect("rank 1 is slow");
+        assert_eq!((slow.at, slow.cause.as_str()), (1, cause));
+        let off_us = slow.step_ns.1 as i64 / 1_000 - (10_000 - (end - even));
+        assert!(off_us.abs() < 40, "{off_us} us off: {slow:?}");
+    }
 }
 
 #[test]

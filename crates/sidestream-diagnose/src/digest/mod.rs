@@ -1,4 +1,4 @@
-//! A compact record of a rank's exchanges with other ranks: enough to join them with those of the other ranks, in 24 bytes
+//! A compact record of a rank's exchanges with other ranks: enough to join them with those of the other ranks, in 32 bytes
 //! each.
 
 use std::collections::HashMap;
@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 mod part;
 
 use crate::idle::{Cause, Idle};
-use crate::measure::{Class, Collectives, Spans, Steps, class};
-use crate::model::{ExchangeKind, Exchanges, Name, Names, ProcessGroup, Trace};
+use crate::measure::{Class, Collectives, Links, Spans, Steps, class};
+use crate::model::{ExchangeKind, Exchanges, Name, Names, ProcessGroup, ThreadIndex, Trace};
+use crate::sort::order_by;
 pub use part::{Part, Parts};
 
 /// The `seq` of an exchange that has no sequence number.
@@ -44,6 +45,9 @@ pub struct Row {
     pub start_ns: i64,
     /// Duration of its kernel.
     pub duration_ns: f32,
+    /// Nanoseconds before its start in which the rank had done what it exchanges: the exchange waited for its stream, which the
+    /// rank's exchange before it in the group held.
+    pub queued_ns: f32,
     /// Nanoseconds before its end in which only communication ran; negative where other work ran at its end.
     pub stalled_ns: f32,
     /// Its sequence number, or [`NO_SEQ`].
@@ -52,12 +56,17 @@ pub struct Row {
     pub kind: u32,
 }
 
-const _: () = assert!(size_of::<Row>() == 24);
+const _: () = assert!(size_of::<Row>() == 32);
 
 impl Row {
     /// Returns when the exchange ended.
     pub fn end_ns(&self) -> i64 {
         self.start_ns.saturating_add(self.duration_ns as i64)
+    }
+
+    /// Returns when the rank had done what it exchanges.
+    pub fn ready_ns(&self) -> i64 {
+        self.start_ns.saturating_sub(self.queued_ns as i64)
     }
 
     /// Returns the span before the end in which nothing else ran, if something waited for that end.
@@ -69,7 +78,8 @@ impl Row {
 
 impl Digest {
     /// Returns the digest of a trace.
-    pub fn of(trace: &Trace, steps: &Steps, collectives: &Collectives, idles: &[&Idle]) -> Digest {
+    pub fn of(trace: &Trace, links: &Links, steps: &Steps, idles: &[&Idle]) -> Digest {
+        let collectives = &Collectives::of(trace);
         let mut work = Spans::default();
         let mut computing = Spans::default();
         let mut kernels = Spans::default();
@@ -117,7 +127,7 @@ impl Digest {
             cut.contains(&warning.code)
         });
         let exchanges = &trace.exchanges;
-        let mut rows = rows(exchanges, &work);
+        let mut rows = rows(exchanges, &work, &readies(trace, links, collectives));
         let all = rows.len();
         let says = |row: &Row| {
             let kind = exchanges.kinds.get(row.kind as usize);
@@ -138,7 +148,7 @@ impl Digest {
         }
     }
 
-    /// Returns the digest as JSON, in flat lists: about 20 characters per exchange.
+    /// Returns the digest as JSON, in flat lists: about 25 characters per exchange.
     pub fn json(&self) -> Value {
         let mut before = 0;
         let starts = self.rows.iter().map(|row| {
@@ -151,6 +161,7 @@ impl Digest {
             "kinds": self.kinds,
             "starts": starts.collect::<Vec<_>>(),
             "durations": self.rows.iter().map(|row| row.duration_ns).collect::<Vec<_>>(),
+            "queued": self.rows.iter().map(|row| row.queued_ns).collect::<Vec<_>>(),
             "stalled": self.rows.iter().map(|row| row.stalled_ns).collect::<Vec<_>>(),
             "seqs": self.rows.iter().map(|row| row.seq).collect::<Vec<_>>(),
             "of": self.rows.iter().map(|row| row.kind).collect::<Vec<_>>(),
@@ -171,11 +182,18 @@ impl Digest {
         let kinds: Vec<ExchangeKind> = list(&value["kinds"])?;
         let starts: Vec<i64> = list(&value["starts"])?;
         let (durations, stalled) = (list(&value["durations"])?, list(&value["stalled"])?);
+        let queued: Vec<f32> = list(&value["queued"])?;
         let (seqs, of): (Vec<u32>, Vec<u32>) = (list(&value["seqs"])?, list(&value["of"])?);
-        let lengths = [durations.len(), stalled.len(), seqs.len(), of.len()];
+        let lengths = [
+            durations.len(),
+            queued.len(),
+            stalled.len(),
+            seqs.len(),
+            of.len(),
+        ];
         let are_known = kinds.iter().all(|k| (k.group as usize) < groups.len())
             && of.iter().all(|kind| (*kind as usize) < kinds.len());
-        if lengths != [starts.len(); 4] || !are_known {
+        if lengths != [starts.len(); 5] || !are_known {
             return None;
         }
         let mut start_ns: i64 = 0;
@@ -184,6 +202,7 @@ impl Digest {
             Row {
                 start_ns,
                 duration_ns: durations[at],
+                queued_ns: queued[at],
                 stalled_ns: stalled[at],
                 seq: seqs[at],
                 kind: of[at],
@@ -213,9 +232,31 @@ fn increasing(ends: impl Iterator<Item = i64>) -> Vec<i64> {
     kept
 }
 
+/// Returns when a rank had done what it exchanges, by the start and the duration of the exchange's kernel: once it is launched
+/// and the work is complete that the same thread launched last before it. PyTorch lets an exchange wait for that work's stream.
+fn readies(trace: &Trace, links: &Links, collectives: &Collectives) -> HashMap<(i64, u64), i64> {
+    let mut readies = HashMap::new();
+    if trace.exchanges.rows.is_empty() {
+        return readies;
+    }
+    let call = |at: usize| links.call_of(at).map(|call| (&trace.calls[call], at));
+    let mut launched: Vec<_> = (0..trace.work.len()).filter_map(call).collect();
+    order_by(&mut launched, |(call, at)| (call.start_ns, *at));
+    let mut last: HashMap<ThreadIndex, i64> = HashMap::new();
+    for (call, at) in launched {
+        let work = &trace.work[at];
+        if class(work, collectives) != Some(Class::Collective) {
+            last.insert(call.thread, work.end_ns());
+        } else if let Some(end) = last.get(&call.thread) {
+            readies.insert((work.start_ns, work.duration_ns), call.start_ns.max(*end));
+        }
+    }
+    readies
+}
+
 /// Returns the exchanges, each with the time before its end in which no other work ran. The kernels of one exchange become one
 /// row.
-fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
+fn rows(exchanges: &Exchanges, work: &Spans, readies: &HashMap<(i64, u64), i64>) -> Vec<Row> {
     let work: Vec<(i64, i64)> = work.iter().collect();
     let stalled = |start: i64, end: i64| {
         let before = work.partition_point(|span| span.0 < end);
@@ -233,8 +274,22 @@ fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
     // The last row of each group, with its number and end: one exchange may be several kernels in a row.
     let mut last: HashMap<u32, (u32, u32, usize)> = HashMap::new();
     let mut merged = 0;
+    let mut held: HashMap<u32, i64> = HashMap::new();
     for one in &exchanges.rows {
         let end = one.start_ns.saturating_add_unsigned(one.duration_ns);
+        // The rank's stream may have waited for exchanges of other groups. What else delays a start, such as the host, is the
+        // rank's own.
+        let others = held.iter().filter(|held| *held.0 != group(one.kind));
+        let others = others
+            .map(|held| *held.1)
+            .filter(|end| *end <= one.start_ns);
+        let ready = readies.get(&(one.start_ns, one.duration_ns));
+        let ready = ready.map(|ready| others.fold(*ready, i64::max));
+        let before = held.insert(group(one.kind), end);
+        let is_held = |ready: &i64| before.is_some_and(|end| *ready < end && end <= one.start_ns);
+        let queued_ns = ready
+            .filter(is_held)
+            .map_or(0.0, |ready| one.start_ns.abs_diff(ready) as f32);
         let seq = one.seq.filter(|seq| *seq != NO_SEQ);
         if let Some(seq) = seq {
             if let Some((before, kind, at)) = last.get(&group(one.kind))
@@ -252,6 +307,7 @@ fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
         rows.push(Row {
             start_ns: one.start_ns,
             duration_ns: one.duration_ns as f32,
+            queued_ns,
             stalled_ns: stalled(one.start_ns, end),
             seq: seq.unwrap_or(NO_SEQ),
             kind: one.kind,
@@ -262,6 +318,7 @@ fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
         let unnumbered = exchanges.rows.iter().map(|one| Row {
             start_ns: one.start_ns,
             duration_ns: one.duration_ns as f32,
+            queued_ns: 0.0,
             stalled_ns: stalled(
                 one.start_ns,
                 one.start_ns.saturating_add_unsigned(one.duration_ns),

@@ -197,7 +197,7 @@ fn events(digest: &Digest, steps: usize) -> Vec<Event> {
     };
     let mut times: Vec<(i64, What)> = Vec::with_capacity(2 * digest.rows.len() + 2);
     for (at, row) in digest.rows.iter().enumerate() {
-        times.push((row.start_ns, What::Start(at as u32)));
+        times.push((row.ready_ns(), What::Start(at as u32)));
         if row.stalled_ns >= 0.0 {
             times.push((row.end_ns(), What::Stall(at as u32)));
         }
@@ -250,7 +250,7 @@ struct State {
 impl<'r, 'p> Run<'r, 'p> {
     fn of(rerun: &'r Rerun<'r>, changed: Option<(usize, &'p Pace<'p>)>) -> Run<'r, 'p> {
         let state = |(at, (_, digest)): (usize, &(u32, &Digest))| {
-            let mut first = digest.rows.first().map(|row| row.start_ns);
+            let mut first = digest.rows.iter().map(|row| row.ready_ns()).min();
             if let [end, ..] = digest.ends_ns[..] {
                 first = Some(first.map_or(end, |first| first.min(end)));
             }

@@ -60,7 +60,10 @@ pub enum Search {
 fn shapes(digest: &Digest) -> (u64, u64) {
     let mut sequence = DefaultHasher::new();
     let mut counts: BTreeMap<(&str, u64, &str), u64> = BTreeMap::new();
-    for row in &digest.rows {
+    // By what each did first, as in a replay: how long an exchange waited in its stream differs.
+    let mut rows: Vec<usize> = (0..digest.rows.len()).collect();
+    order_by(&mut rows, |at| (digest.rows[*at].ready_ns(), *at));
+    for row in rows.into_iter().map(|at| &digest.rows[at]) {
         let kind = &digest.kinds[row.kind as usize];
         let group = &digest.groups[kind.group as usize];
         let same = (&*kind.operation, kind.elements, &*group.description);

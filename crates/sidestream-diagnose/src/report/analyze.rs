@@ -96,7 +96,7 @@ impl Report {
             operators: operators(&trace),
             rows: host_rows(&trace, &links),
             memory: memory(&trace),
-            digest: Digest::of(&trace, &steps, &collectives, &Vec::from_iter(&idles)),
+            digest: Digest::of(&trace, &links, &steps, &Vec::from_iter(&idles)),
             devices: times.into_iter().zip(idles).collect(),
             sms: sms(&trace),
             steps,

@@ -102,7 +102,7 @@ def diagnosis_or_failure(
 
 @dataclass(frozen=True)
 class RankDigest:
-    """The data of a trace for the comparison of ranks, without its own diagnosis: some 24 bytes for each
+    """The data of a trace for the comparison of ranks, without its own diagnosis: some 32 bytes for each
     exchange of data.
 
     Attributes:

@@ -49,7 +49,7 @@ def diagnose(
         options: The resources of a task, for ``options`` of Ray's remote functions: by default one CPU.
             ``{"memory": BYTES}`` limits how many large traces are read at once on one machine.
         reports: Whether the diagnosis of each trace is returned as well. If not, a task returns only the data
-            for the comparison of its rank, some 24 bytes for each exchange of data, so that a thousand ranks
+            for the comparison of its rank, some 32 bytes for each exchange of data, so that a thousand ranks
             take little memory here: ``Diagnoses.reports`` is empty, and ``Diagnoses.ranks`` does not change.
         on_each_machine: Whether to look up the paths on every machine of the cluster, and read each trace on
             the machine that has it. Do not use this on a file system that all machines see: each machine
