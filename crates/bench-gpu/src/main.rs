@@ -3,6 +3,7 @@
 mod calls;
 mod kernels;
 mod overlap;
+mod peers;
 mod pieces;
 mod table;
 
@@ -66,6 +67,8 @@ enum Part {
     Jobs,
     /// Many small uploads
     Pieces,
+    /// Copies between two devices, where there are two
+    Peers,
 }
 
 /// How often each part is measured.
@@ -110,6 +113,10 @@ fn run(args: &GpuArgs) -> Result<(), Failure> {
     if is_wanted(Part::Pieces) {
         bench.progress("pieces");
         rows.extend(pieces::rows(&bench)?);
+    }
+    if is_wanted(Part::Peers) && bench.gpu.is_some() {
+        bench.progress("peers");
+        rows.extend(peers::rows(args.driver.as_deref(), bench.rounds.jobs)?);
     }
     if args.json {
         let rows: Vec<_> = rows.iter().map(Row::as_json).collect();
