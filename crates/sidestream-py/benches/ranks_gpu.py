@@ -1,20 +1,24 @@
-"""Nine runs of two ranks with one planted fault each, and one run without a fault; measures what each fault
-costs. The slow rank computes longer, waits for its loader, or waits for copies; the ranks form a tensor, data
-or pipeline group.
+"""Runs of two ranks with one planted fault each, and two without a fault; measures what each fault costs, and
+whether the diagnosis of both traces names it and predicts the step without it. The slow rank computes longer,
+waits for its loader, or waits for copies; the ranks form a tensor, data or pipeline group, or share the
+weights of a small transformer by FSDP2.
 
 On a machine with two GPUs:
 
-    python benches/ranks_gpu.py OUT [--steps 12]
+    python benches/ranks_gpu.py OUT [--steps 12] [--groups data fsdp]
 
 OUT/ranks.tar has the traces, CASE/rank0.json.gz and CASE/rank1.json.gz, and truth.json, which is also written
 next to the archive: for each case the slow rank, the cause, the time of a step with and without the fault
-(without the profiler), and the time of each rank's own work without exchanges. `--dry` runs a small version
-with gloo on the CPU, to test the script.
+(without the profiler), and the time of each rank's own work without exchanges; and what the diagnosis says.
+The exit code is 1 if it names another rank or cause, or is more than 15 % off. `--dry` runs a small version
+with gloo on the CPU, to test the script: its traces have no GPU, and nothing is judged.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
+import gzip
 import json
 import os
 import socket
@@ -29,7 +33,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
+
+import sidestream
 
 #: For each case: the groups, the planted fault, and the rank that has it.
 CASES = {
@@ -43,7 +50,13 @@ CASES = {
     "pipeline_loader": ("pipeline", "loader", 0),
     "pipeline_copies": ("pipeline", "copies", 1),
     "data_even": ("data", "nothing", None),
+    "fsdp_compute": ("fsdp", "compute", 0),
+    "fsdp_loader": ("fsdp", "loader", 1),
+    "fsdp_even": ("fsdp", "nothing", None),
 }
+GROUPS = ("tensor", "data", "pipeline", "fsdp")
+#: The prediction may differ by this share of the step that was timed without the fault.
+MOST_OFF = 0.15
 LAYERS = 8
 MICRO_BATCHES = 4
 
@@ -64,6 +77,20 @@ class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return torch.full((self.elements,), float(at))
 
 
+class Block(nn.Module):
+    """A layer of a transformer, which may compute more."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.TransformerEncoderLayer(width, 8, 4 * width, 0.0, batch_first=True)
+        self.more: Any = None
+
+    def forward(self, x: Any) -> Any:
+        if self.more is not None:
+            self.more()
+        return self.inner(x)
+
+
 class Job:
     """The work of one rank in a step."""
 
@@ -77,6 +104,17 @@ class Job:
         self.gradients = [torch.ones(self.elements, device=device) for _ in range(LAYERS)]
         self.large = torch.ones(self.copied)
         self.on_device = torch.empty(self.copied, device=device)
+        self.models = {talks: self.transformer(talks) for talks in (False, True)}
+
+    def transformer(self, is_sharded: bool) -> nn.Sequential:
+        from torch.distributed.fsdp import fully_shard
+
+        model = nn.Sequential(*(Block(self.size // 2) for _ in range(4))).to(self.device)
+        if is_sharded:
+            mesh = dist.device_mesh.init_device_mesh(self.device.type, (2,))
+            for layer in (*model, model):
+                fully_shard(layer, mesh=mesh)
+        return model
 
     def loader(self, planted: str, count: int) -> Any:
         seconds = self.slow_seconds if planted == "loader" else 0.0
@@ -133,6 +171,14 @@ class Job:
                 if talks and begins:
                     dist.send(y, peer, group=group)
 
+    def fsdp(self, x: torch.Tensor, times: int, talks: bool) -> None:
+        """Weights are gathered before each layer, forward and backward, and gradients scattered behind it."""
+        model = self.models[talks]
+        for block in model:
+            block.more = None if times == 1 else lambda: [self.compute(x, layer, 1) for layer in range(2)]
+        model(x.reshape(-1, 64, self.size // 2)[:16]).square().mean().backward()
+        model.zero_grad()
+
 
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
@@ -166,7 +212,7 @@ def traced(job: Job, kind: str, planted: str, steps: int, path: Path) -> None:
     synchronize(job.device)
 
 
-def each(rank: int, port: int, folder: str, steps: int, dry: bool) -> None:
+def each(rank: int, port: int, folder: str, steps: int, dry: bool, wanted: list[str]) -> None:
     """Run one rank."""
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank)
@@ -182,6 +228,8 @@ def each(rank: int, port: int, folder: str, steps: int, dry: bool) -> None:
     job = Job(rank, device, groups, dry)
     told: dict[str, Any] = {}
     for case, (kind, planted, slow) in CASES.items():
+        if kind not in wanted:
+            continue
         mine = planted if rank == slow else "nothing"
         step = [timed(job, kind, mine, steps, True) for _ in range(3)]
         twin = [timed(job, kind, "nothing", steps, True) for _ in range(3)]
@@ -208,12 +256,53 @@ def each(rank: int, port: int, folder: str, steps: int, dry: bool) -> None:
     dist.destroy_process_group()
 
 
+def slowed(path: Path) -> float | None:
+    """Return how many times as long the rank's main kernel takes beside an exchange as without one."""
+    rows = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    kernels = [row for row in rows if row.get("cat") == "kernel"]
+    kernels.sort(key=lambda row: float(row["ts"]))
+    spans = [(k["ts"], k["ts"] + k["dur"]) for k in kernels if k["name"].startswith("nccl")]
+    sums: dict[str, float] = {}
+    for kernel in kernels:
+        if not kernel["name"].startswith("nccl"):
+            sums[kernel["name"]] = sums.get(kernel["name"], 0.0) + kernel["dur"]
+    beside: dict[bool, list[float]] = {True: [], False: []}
+    for kernel in kernels:
+        if sums and kernel["name"] == max(sums, key=lambda name: sums[name]):
+            start, end = kernel["ts"], kernel["ts"] + kernel["dur"]
+            near = spans[max(0, bisect.bisect(spans, (start,)) - 2) :][:8]
+            covered = sum(max(0.0, min(end, to) - max(start, since)) for since, to in near)
+            if not 0.1 * kernel["dur"] < covered < 0.9 * kernel["dur"]:
+                beside[covered > 0].append(kernel["dur"])
+    if not all(beside.values()):
+        return None
+    return statistics.median(beside[True]) / statistics.median(beside[False])
+
+
+def judged(truth: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what the diagnosis of the ranks of a case says, and whether that is right."""
+    ranks = sidestream.diagnose(folder).ranks
+    if ranks is None:
+        return {"ok": False, "why": "the traces state no ranks"}
+    slow = ranks.slow
+    said: dict[str, Any] = {"named": slow and slow.rank, "cause": slow.cause if slow else "nothing"}
+    is_right = (said["named"], said["cause"]) == (truth["slow"], truth["cause"])
+    said["kernels slowed by exchanges"] = [slowed(folder / f"rank{rank}.json.gz") for rank in range(2)]
+    said["warnings"] = ranks.warnings
+    if slow is not None:
+        said["replayed_ns"], said["predicted_ns"] = slow.step_ns, slow.predicted_ns
+        said["off"] = round(slow.predicted_ns / truth["even_step_ns"] - 1, 3)
+        is_right &= abs(said["off"]) <= MOST_OFF
+    return {"ok": is_right, **said}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("--steps", type=int, default=12, help="steps in a trace, and in a measurement")
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=GROUPS, help="only the cases of these")
     parser.add_argument("--dry", action="store_true", help="on the CPU, with gloo")
     args = parser.parse_args()
     if not args.dry and (not torch.cuda.is_available() or torch.cuda.device_count() < 2):
@@ -223,12 +312,18 @@ def main() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(each, (port, folder, args.steps, args.dry), nprocs=2)
+        mp.spawn(each, (port, folder, args.steps, args.dry, args.groups), nprocs=2)
+        told = json.loads(Path(folder, "truth.json").read_text())
+        for case, truth in () if args.dry else told["cases"].items():
+            truth["judged"] = judged(truth, Path(folder, case))
+            print(json.dumps({case: truth["judged"]}), flush=True)
+        Path(folder, "truth.json").write_text(json.dumps(told, indent=1) + "\n")
         with tarfile.open(args.out / "ranks.tar", "w") as packed:
             for path in sorted(Path(folder).rglob("*.json*")):
                 packed.add(path, str(path.relative_to(folder)))
         (args.out / "truth.json").write_bytes(Path(folder, "truth.json").read_bytes())
     print(f"{args.out / 'ranks.tar'}: {(args.out / 'ranks.tar').stat().st_size} bytes")
+    sys.exit(any(not truth["judged"]["ok"] for truth in told["cases"].values() if "judged" in truth))
 
 
 if __name__ == "__main__":

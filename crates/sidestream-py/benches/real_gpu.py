@@ -474,8 +474,19 @@ def ranks() -> dict[str, Any]:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=240)
         assert ran.returncode == 0, ran.stderr[-3000:]
         script.unlink()
-        text = str(sidestream.diagnose(folder))
-    return {"text": text[-3500:]}
+        together = sidestream.diagnose(folder)
+        found: dict[str, Any] = {"text": str(together)[-3500:]}
+        assert together.ranks is not None and together.ranks.straggler == 1, found
+        try:
+            import ray
+        except ImportError:
+            return found | {"ray": "not installed"}
+        from sidestream.ray import diagnose
+
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        assert diagnose(folder).ranks == together.ranks
+        ray.shutdown()
+    return found | {"ray": ray.__version__}
 
 
 if __name__ == "__main__":
