@@ -274,22 +274,26 @@ fn rows(exchanges: &Exchanges, work: &Spans, readies: &HashMap<(i64, u64), i64>)
     // The last row of each group, with its number and end: one exchange may be several kernels in a row.
     let mut last: HashMap<u32, (u32, u32, usize)> = HashMap::new();
     let mut merged = 0;
-    let mut held: HashMap<u32, i64> = HashMap::new();
+    // When the last exchange of each group was ready, and its end.
+    let mut held: HashMap<u32, (i64, i64)> = HashMap::new();
     for one in &exchanges.rows {
         let end = one.start_ns.saturating_add_unsigned(one.duration_ns);
         // The rank's stream may have waited for exchanges of other groups. What else delays a start, such as the host, is the
         // rank's own.
         let others = held.iter().filter(|held| *held.0 != group(one.kind));
         let others = others
-            .map(|held| *held.1)
+            .map(|held| held.1.1)
             .filter(|end| *end <= one.start_ns);
         let ready = readies.get(&(one.start_ns, one.duration_ns));
         let ready = ready.map(|ready| others.fold(*ready, i64::max));
-        let before = held.insert(group(one.kind), end);
-        let is_held = |ready: &i64| before.is_some_and(|end| *ready < end && end <= one.start_ns);
-        let queued_ns = ready
-            .filter(is_held)
-            .map_or(0.0, |ready| one.start_ns.abs_diff(ready) as f32);
+        let ready = match (ready, held.get(&group(one.kind))) {
+            (Some(ready), Some((first, end))) if ready < *end && *end <= one.start_ns => {
+                ready.max(*first)
+            }
+            _ => one.start_ns,
+        };
+        held.insert(group(one.kind), (ready, end));
+        let queued_ns = one.start_ns.abs_diff(ready) as f32;
         let seq = one.seq.filter(|seq| *seq != NO_SEQ);
         if let Some(seq) = seq {
             if let Some((before, kind, at)) = last.get(&group(one.kind))
