@@ -42,7 +42,8 @@ def offload(model: Any, device: Any = "cuda", *, budget: int | str) -> Offloaded
 
     Returns:
         The object that describes the plan (``print`` it), and ends it: ``remove()`` brings the weights back
-        to the CPU, and ``remove("cuda")`` moves all of them to the device.
+        to the CPU, and ``remove("cuda")`` moves all of them to the device. Its ``plan`` is an ``OffloadPlan``
+        once three passes are complete, and draws the pass: ``timeline()`` as text, ``svg()`` as a picture.
 
     Raises:
         TypeError: The model is not an ``nn.Module``, or the budget not a size.

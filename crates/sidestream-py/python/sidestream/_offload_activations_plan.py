@@ -134,6 +134,8 @@ class Outcome:
     copies: dict[int, list[float]]
     peak: int
     step: float
+    #: When the device computes.
+    computes: list[tuple[float, float]]
 
     def busy(self, first: int) -> float:
         """Return the seconds of the copies to the host (0), or of those back (2)."""
@@ -199,8 +201,11 @@ def predict(trace: Trace, bound: float, link: Link) -> Outcome:
         by_position.setdefault(position, []).append((what, number))
     now = out_free = back_free = 0.0
     copies: dict[int, list[float]] = {}
+    computes: list[tuple[float, float]] = []
     for position, (number, is_use, _) in enumerate(trace.at):
+        since = computes.pop()[0] if computes and computes[-1][1] == now else now
         now += trace.gaps[position]
+        computes.append((since, now))
         for what, other in by_position.get(position, ()):
             at = copies.get(other, [])
             if what == "fetch":
@@ -213,7 +218,7 @@ def predict(trace: Trace, bound: float, link: Link) -> Outcome:
             start = max(now, out_free)
             out_free = start + moved[number] / (link.out_both if back_free > start else link.out)
             copies[number] = [start, out_free]
-    return Outcome(bound, moved, copies, peak, now)
+    return Outcome(bound, moved, copies, peak, now, computes)
 
 
 def choose(trace: Trace, link: Link, budget: int | None) -> Outcome:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from sidestream._draw import Pictured
 from sidestream._offload_activations_plan import Link, Outcome, Trace, predict
 from sidestream._units import size as bytes_text
 
@@ -31,7 +32,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class ActivationsReport:
+class ActivationsReport(Pictured):
     """What ``offload_activations`` keeps and moves. ``print`` shows it.
 
     Times are from the first tensor that is saved to the last that is needed.
@@ -50,6 +51,8 @@ class ActivationsReport:
         back_ms: The copies to the device.
         predicted_ms: The step with these moves, as simulated.
         measured_ms: The last step that followed the plan, or None.
+        lanes: What ``download``, ``compute`` and ``upload`` do during the predicted step: begins and ends, in
+            milliseconds. ``timeline()`` and ``svg()`` draw it.
         recompute_ms: What computing again what moves would take: its share of the forward pass by bytes.
     """
 
@@ -67,6 +70,7 @@ class ActivationsReport:
     predicted_ms: float = 0
     measured_ms: float | None = None
     recompute_ms: float = 0
+    lanes: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
 
     @property
     def moved_bytes(self) -> int:
@@ -101,7 +105,7 @@ class ActivationsReport:
             f"step: {self.predicted_ms:.4g} ms predicted{measured}; moving costs {over:.4g} ms, computing "
             f"the same activations again would cost about {self.recompute_ms:.4g} ms",
         ]
-        return "\n".join(lines)
+        return "\n".join([*lines, self.timeline()])
 
 
 def told(
@@ -112,6 +116,12 @@ def told(
         Move(outcome.moved[one], *(1e3 * at for at in times))
         for one, times in sorted(outcome.copies.items(), key=lambda copy: copy[1])
     ]
+    copies = outcome.copies.values()
+    spans = {
+        "download": [(at[0], at[1]) for at in copies],
+        "compute": outcome.computes,
+        "upload": [(at[2], at[3]) for at in copies if len(at) > 2],
+    }
     share = sum(outcome.moved.values()) / max(1, sum(trace.sizes))
     return ActivationsReport(
         budget,
@@ -128,4 +138,7 @@ def told(
         predicted_ms=1e3 * outcome.step,
         measured_ms=measured,
         recompute_ms=1e3 * trace.forward * share,
+        lanes={
+            name: tuple((1e3 * begin, 1e3 * end) for begin, end in sorted(each)) for name, each in spans.items()
+        },
     )

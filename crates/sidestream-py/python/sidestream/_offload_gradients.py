@@ -31,6 +31,8 @@ class Gradients:
         self._task = -1
         #: The layers of which this pass has gradients.
         self._filled: set[tuple[int, bool]] = set()
+        #: Of each copy while a pass is measured: after which event it may begin, and its begin and end.
+        self.timed: list[tuple[Any, Any, Any]] | None = None
         self._hooks: list[Any] = []
         for layer in layers:
             for weight in layer.weights:
@@ -75,9 +77,19 @@ class Gradients:
         to = next(views(memory[id(layer)].memory, weight.offset, weight.host))
         if earlier is not None:
             self._sums.append((earlier, to))
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        current = torch.cuda.current_stream(self.device)
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(3 if self.timed is not None else 0)]
+        if events:
+            current.record_event(events[0])
+        self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream), torch.no_grad():
+            if events:
+                self.stream.record_event(events[1])
             to.copy_(grad, non_blocking=True)
+            if events:
+                self.stream.record_event(events[2])
+        if self.timed is not None:
+            self.timed.append((events[0], events[1], events[2]))
         parameter.grad = None
         self._moving.append((parameter, grad, to if earlier is None else earlier))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
 import threading
 import weakref
 from collections import deque
@@ -16,14 +17,17 @@ from torch.nn.parameter import is_lazy
 
 from sidestream import _units
 from sidestream._offload_gradients import Gradients
+from sidestream._offload_plan import Call, OffloadPlan, Pass, Phase, planned
 from sidestream._offload_weights import Layer, Ring, bytes_of, held
 
 #: Parameters below this stay on the device: they cost little there, and are often used outside their layer.
 SMALL = 64 << 10
 #: Calls of layers after which a pass that does not begin anew is cut: the model may never be called itself.
 LONGEST = 100_000
-#: The pass whose waits are timed: the order is known by then.
+#: Which pass of an order has its waits timed: the order is known by then.
 MEASURED = 3
+#: Passes that a prediction simulates before the one that it tells, without gradients.
+BEFORE = 2
 MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
 #: The models that are offloaded.
 OFFLOADED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -82,14 +86,6 @@ def layers_of(module: nn.Module, most: int, taken: set[int], name: str = "") -> 
         yield from layers_of(child, most, taken, f"{name}.{key}" if name else key)
 
 
-def elapsed_ms(pair: tuple[torch.cuda.Event, torch.cuda.Event]) -> float | None:
-    """Return the time between two events; None if they are not complete, or were not recorded."""
-    try:
-        return float(pair[0].elapsed_time(pair[1])) if all(event.query() for event in pair) else None
-    except RuntimeError:
-        return None
-
-
 def settle(stream: torch.cuda.Stream) -> None:
     """Block until a stream's work is complete, if its device is still there."""
     with contextlib.suppress(Exception):
@@ -125,10 +121,7 @@ class Offloaded:
         #: The layers that a backward pass keeps: until which node's number, and the number of the pass.
         self._in_backward: list[tuple[Layer, int, int]] = []
         self._is_training = False
-        self._ends: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        #: The forward pass that is measured, and before and after each wait for a layer in it.
-        self._measured: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._passes, self._forward = 0, self._now
+        self._pass, self._phase, self._forward = Pass(), Phase([]), self._now
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
             try:
                 self._arrange()
@@ -301,7 +294,7 @@ class Offloaded:
             self._is_training = torch.is_grad_enabled()
             for layer in self.layers:
                 layer.begun.clear()
-            self._time(begins=True)
+            self._begin()
             self._look_ahead()
 
     def _pass_ends(self) -> None:
@@ -309,19 +302,29 @@ class Offloaded:
             self._depth = max(self._depth - 1, 0)
             if self._depth or torch._C._current_autograd_node() is not None:
                 return
-            self._time(begins=False)
             self._forward = list(self._now)
+            self._end(is_over=not self._is_training)
 
-    def _time(self, begins: bool) -> None:
-        """Keep the times of the last passes, of which one is read later, without blocking."""
-        if begins:
-            pair = (self._timing(), self._timing())
-            self._ends = [*self._ends[-3:], pair]
-            self._passes += 1
-            if self._passes == MEASURED:
-                self._measured = [pair]
-        if self._ends and not torch.cuda.is_current_stream_capturing():
-            self._ends[-1][0 if begins else 1].record()
+    def _begin(self) -> None:
+        """Keep the time at which a pass begins; it is read later, without blocking."""
+        self._pass = Pass(trains=self._is_training)
+        if torch.cuda.is_current_stream_capturing():
+            return
+        self._pass.begin = self._mark(torch.cuda.current_stream(self.device))
+        if self._phase.passes == MEASURED - 1:
+            self._pass.calls, self._pass.gradients = [], []
+            self._gradients.timed = self._pass.gradients
+
+    def _end(self, is_over: bool) -> None:
+        """Keep the time at which the calls so far end, and the copies of their gradients."""
+        with self._lock:
+            self._pass.is_over = is_over
+            if self._pass.begin is not None and not torch.cuda.is_current_stream_capturing():
+                stream = torch.cuda.current_stream(self.device)
+                if self._pass.trains and is_over:
+                    self._gradients.stream.wait_stream(stream)
+                    stream = self._gradients.stream
+                self._pass.end = self._mark(stream)
 
     def _use(self, layer: Layer) -> None:
         """Make the current stream wait for a layer's weights, and the parameters be those."""
@@ -341,10 +344,11 @@ class Offloaded:
                     self._place(layer)
                 elif layer.is_changed():
                     self.ring.copy(layer)
-                waited = [stream.record_event(self._timing())] if self._is_measuring() else []
+                calls = self._pass.calls
+                before = self._mark(stream) if calls is not None else None
                 self._join(layer)
-                if waited:
-                    self._measured.append((waited[0], stream.record_event(self._timing())))
+                if calls is not None:
+                    calls.append(Call(layer, before, self._mark(stream)))
                 layer.show(self.ring.memory)
             self._join(layer)
             layer.uses += 1
@@ -362,13 +366,9 @@ class Offloaded:
             stream.wait_event(layer.ready)
             layer.streams.append(stream)
 
-    def _is_measuring(self) -> bool:
-        """Whether this is the forward pass that is measured."""
-        return self._passes == MEASURED and self._depth > 0 and torch._C._current_autograd_node() is None
-
     @staticmethod
-    def _timing() -> torch.cuda.Event:
-        return torch.cuda.Event(enable_timing=True)
+    def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
+        return stream.record_event(torch.cuda.Event(enable_timing=True))
 
     def _place(self, layer: Layer) -> None:
         assert self.ring is not None
@@ -393,14 +393,21 @@ class Offloaded:
                         self.copies.wait_stream(other)
                 layer.streams.clear()
                 layer.done.record(layer.last)
+                for call in reversed(self._pass.calls or ()):
+                    if call.layer is layer:
+                        call.left = self._mark(layer.last)
+                        break
                 layer.show(None)
             self._look_ahead()
 
     def _turn(self) -> None:
         """What this pass called is what the next one is expected to call."""
         if self._now:
-            self._order, self._now = self._now, []
-        self._at = 0
+            if self._now != self._phase.order:
+                self._phase = Phase(self._now)
+            self._phase.add(self._pass)
+            self._now, self._pass, self._gradients.timed = [], Pass(), None
+        self._order, self._at = self._phase.order, 0
 
     def _look_ahead(self) -> None:
         """Enqueue the copies of the layers that come next, as far as there is room."""
@@ -452,14 +459,14 @@ class Offloaded:
                 self._use(saved.layer)
                 self._hold(saved.layer, saved.begun)
             if node is not None:
-                self._gradients.at_end(self._backward_ended)
+                self._gradients.at_end(self._step_ended)
             self._join(saved.layer)
             return saved.view(self.ring.memory)
 
     def _hold(self, layer: Layer, begun: int) -> None:
         """Keep a layer until autograd has come to what precedes its call."""
         self._in_backward.append((layer, begun, torch._C._current_graph_task_id()))
-        self._gradients.at_end(self._backward_ended)
+        self._gradients.at_end(self._step_ended)
 
     def _let_go(self, number: int) -> None:
         """Release layers whose calls began after the node with this number: nodes come in falling order.
@@ -476,6 +483,10 @@ class Offloaded:
         self._in_backward = kept
         for layer, _, _ in gone:
             self._leave(layer)
+
+    def _step_ended(self) -> None:
+        self._backward_ended()
+        self._end(is_over=True)
 
     def _backward_ended(self) -> None:
         with self._lock:
@@ -521,39 +532,52 @@ class Offloaded:
 
     @property
     def pass_ms(self) -> float | None:
-        """Time on the device of the last forward pass that is complete, in milliseconds."""
-        times = (elapsed_ms(pair) for pair in reversed(self._ends))
-        return next((time for time in times if time is not None), None)
+        """Time on the device of the last pass that is complete, in milliseconds; with gradients, until these are
+        on the host.
+        """
+        self._settle()
+        return self._phase.pass_ms
 
     @property
     def own_ms(self) -> float | None:
-        """Time of a forward pass on the device without its waits for copies, in milliseconds.
+        """Time of a pass on the device without its waits for copies, in milliseconds.
 
-        None before the third pass is complete.
+        None before the third pass in the same order is complete.
         """
-        times = [elapsed_ms(pair) for pair in self._measured]
-        known = [time for time in times if time is not None]
-        return max(known[0] - sum(known[1:]), 0.0) if known and len(known) == len(times) else None
+        self._settle()
+        work = self._phase.work()
+        return None if work is None else work.own_ms
+
+    @property
+    def plan(self) -> OffloadPlan | None:
+        """The plan of the last pass, with its picture; None before the third one in the same order is complete."""
+        self._settle()
+        work = self._phase.work()
+        if work is None or self.ring is None:
+            return None
+        # With gradients nothing is copied ahead of a pass; else the passes before and after it share its copies.
+        works, at = ([work], 0) if work.trains else ([work] * (BEFORE + 2), BEFORE)
+        return planned(works, at, self.ring.memory.numel(), self.link, self._phase.pass_ms)
+
+    def _settle(self) -> None:
+        """Take the last pass, if it has ended."""
+        with self._lock:
+            if self._pass.is_over and not self._depth:
+                self._turn()
 
     def __str__(self) -> str:
         size = _units.size
         if self.ring is None or not self.layers:
             fits = f"all {size(self.resident_bytes)} fit in the budget of {size(self.budget)}"
             return f"offload: {fits}; nothing moves"
-        ms = self.moved_bytes / self.link * 1e3
         room = size(self.ring.memory.numel())
         turns = f"{len(self.layers)} layers ({size(self.turns_bytes)} in all) take turns in {room}"
-        lines = [
-            f"offload: {size(self.resident_bytes)} stay on {self.device}, {turns}",
-            f"  a forward pass copies {size(self.moved_bytes)} at {self.link / 1e9:.1f} GB/s: {ms:.1f} ms",
-        ]
-        own, last = self.own_ms, self.pass_ms
-        if own is not None and last is not None:
-            limit = "the link" if ms > own else "the rest"
-            lines.append(
-                f"  without its waits for copies one takes {own:.1f} ms, so {max(ms, own):.1f} ms are "
-                f"predicted, limited by {limit}; the last one took {last:.1f} ms"
-            )
-        return "\n".join(lines)
+        plan, rate = self.plan, f"{self.link / 1e9:.1f} GB/s"
+        told = f"  a forward pass copies {size(self.moved_bytes)} at {rate}" if plan is None else str(plan)
+        return f"offload: {size(self.resident_bytes)} stay on {self.device}, {turns}\n{told}"
+
+    def _repr_html_(self) -> str:
+        plan = self.plan
+        return f"<pre>{html.escape(str(self))}</pre>{'' if plan is None else plan._repr_html_()}"
 
     __repr__ = __str__

@@ -1,0 +1,112 @@
+"""What ``offload`` and ``offload_activations`` tell: predictions, measured times, and pictures of them."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sidestream
+import torch
+from sidestream._offload_plan import Work, planned
+from torch import nn
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> Iterator[None]:
+    """A simulated GPU."""
+    with sidestream.simulate("sim:h200"):
+        yield
+
+
+def linear(width: int, count: int = 6) -> nn.Sequential:
+    """Return layers that take turns."""
+    return nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(count)])
+
+
+def forward(model: nn.Module, *args: Any) -> torch.Tensor:
+    """Run a model without gradients."""
+    with torch.no_grad():
+        out: torch.Tensor = model(*args)
+    return out
+
+
+def busy(spans: Any) -> float:
+    """Return the sum of some spans, which must not overlap."""
+    assert all(first[1] <= second[0] + 1e-6 for first, second in itertools.pairwise(spans))
+    return float(sum(end - begin for begin, end in spans))
+
+
+@pytest.mark.parametrize(("width", "rows", "limit"), [(1536, 2, "the link"), (512, 1200, "the rest")])
+def test_the_time_of_a_pass_is_predicted_and_drawn(width: int, rows: int, limit: str) -> None:
+    model = linear(width)
+    offloaded = sidestream.offload(model, "cuda", budget=2 * width * width * 4)
+    assert "predicted" not in str(offloaded)
+    x = torch.randn(rows, width).cuda()
+    for _ in range(6):
+        forward(model, x)
+    torch.cuda.synchronize()
+    plan = offloaded.plan
+    assert plan is not None and plan.measured_ms is not None
+    assert plan.moved_bytes == offloaded.moved_bytes == 6 * width * width * 4
+    assert plan.limit_ms == max(plan.link_ms, plan.own_ms) < 1.001 * plan.predicted_ms < 1.1 * plan.limit_ms
+    assert 0.9 * plan.predicted_ms < plan.measured_ms < 1.1 * plan.predicted_ms
+    assert busy(plan.lanes["upload"]) == pytest.approx(plan.link_ms, rel=0.02)
+    assert busy(plan.lanes["compute"]) == pytest.approx(plan.own_ms, rel=0.02)
+    upload, compute = plan.timeline(60).split("\n")
+    assert len(upload) == len(compute) == 60 and upload.startswith("  upload  |")
+    full = {"the link": upload, "the rest": compute}[limit]
+    assert set(full[11:-1]) <= {"U", "u", "C", "c"}
+    assert f"limited by {limit}" in str(offloaded) and compute in plan.timeline(60)
+    assert plan.svg().startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    assert plan.svg().count("<rect") == 2 + sum(map(len, plan.lanes.values()))
+    assert plan.svg().split("<rect")[1] in offloaded._repr_html_()
+
+
+def test_a_step_with_gradients_is_predicted_with_their_copies() -> None:
+    model = linear(512)
+    offloaded = sidestream.offload(model, "cuda", budget=2 * 512 * 512 * 4)
+    x = torch.randn(900, 512).cuda()
+    for step in range(4):
+        model(x).sum().backward()
+        assert (offloaded.plan is not None) == (step >= 2)
+    plan = offloaded.plan
+    assert plan is not None and plan.measured_ms is not None
+    # The weight of the first layer is not needed in backward, and the last two are still there.
+    assert plan.moved_bytes == 9 * 512 * 512 * 4
+    assert len(plan.lanes["gradients"]) == 6 and busy(plan.lanes["gradients"]) > 0
+    assert plan.lanes["upload"][0][0] == 0
+    assert 0.8 * plan.predicted_ms < plan.measured_ms < 1.25 * plan.predicted_ms
+    assert "gradients |" in str(offloaded)
+
+
+def test_activations_are_drawn_too() -> None:
+    model = nn.Sequential(*[part for _ in range(6) for part in (nn.Linear(64, 64), nn.GELU())]).cuda()
+    activations = sidestream.offload_activations("6 MiB")
+    for _ in range(4):
+        with activations:
+            loss = model(torch.randn(4096, 64).cuda()).square().mean()
+        loss.backward()
+    told = activations.report()
+    assert list(told.lanes) == ["download", "compute", "upload"]
+    assert len(told.lanes["download"]) == len(told.moves) > 0
+    assert busy(told.lanes["compute"]) == pytest.approx(told.compute_ms)
+    assert busy(told.lanes["upload"]) == pytest.approx(told.back_ms)
+    assert str(told).endswith(told.timeline()) and told.timeline().count("\n") == 2
+    assert "step, predicted" in told.svg() and told.svg().count("<line") == 1
+
+
+def test_the_picture_in_the_guide_is_drawn_from_the_figures_of_an_h100() -> None:
+    # 24 layers of 8192² in bf16 with room for two, and 12,288 rows: docs/benchmarks/offload.csv.
+    size = 8192 * 8192 * 2
+    layers: Any = [types.SimpleNamespace(size=size) for _ in range(24)]
+    work = Work(layers, [0.0] + [56.782 / 24] * 24, [56.782 / 24] * 24, [])
+    plan = planned([work] * 4, 2, 2 * size, 24 * size / 58.8e-3, 60.054)
+    assert plan.limit_ms == pytest.approx(58.8) == plan.predicted_ms
+    kept = Path(__file__).parents[3] / "docs/pictures/offload.svg"
+    assert plan.svg() == kept.read_text(encoding="utf-8").strip()
