@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import types
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ def test_the_time_of_a_pass_is_predicted_and_drawn(width: int, rows: int, limit:
     assert plan.moved_bytes == offloaded.moved_bytes == 6 * width * width * 4
     assert plan.limit_ms == max(plan.link_ms, plan.own_ms) < 1.001 * plan.predicted_ms < 1.1 * plan.limit_ms
     assert 0.9 * plan.predicted_ms < plan.measured_ms < 1.1 * plan.predicted_ms
-    assert busy(plan.lanes["upload"]) == pytest.approx(plan.link_ms, rel=0.02)
+    assert busy(plan.lanes["upload"]) == pytest.approx(plan.link_ms, rel=0.05)
     assert busy(plan.lanes["compute"]) == pytest.approx(plan.own_ms, rel=0.02)
     upload, compute = plan.timeline(60).split("\n")
     assert len(upload) == len(compute) == 60 and upload.startswith("  upload  |")
@@ -85,6 +86,79 @@ def test_a_step_with_gradients_is_predicted_with_their_copies() -> None:
     assert "gradients |" in str(offloaded)
 
 
+class Ordered(nn.Module):  # type: ignore[misc]
+    """Layers in an order that each call gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = linear(512)
+
+    def forward(self, x: torch.Tensor, order: range) -> torch.Tensor:
+        """Call them."""
+        for at in order:
+            x = self.layers[at](x)
+        return x
+
+
+def test_phases_that_alternate_begin_beside_each_other_without_needless_copies() -> None:
+    model = Ordered()
+    resident = copy.deepcopy(model).cuda()
+    offloaded = sidestream.offload(model, "cuda", budget=2 * 512 * 512 * 4)
+    # Prefill and two steps of decoding, whose layers come in other orders; two have one shape.
+    turns = [(900, range(6)), (2, range(5, -1, -1)), (2, range(1, 6)), (2, range(5, -1, -1))]
+    assert offloaded.ring is not None
+    copied: list[Any] = []
+    copied_by = offloaded.ring.copy
+
+    def copy_it(layer: Any) -> None:
+        copied.append(layer)
+        copied_by(layer)
+
+    offloaded.ring.copy = copy_it  # type: ignore[method-assign]
+    for step in range(24):
+        rows, order = turns[step % 4]
+        x = torch.randn(rows, 512).cuda()
+        copied.clear()
+        out = forward(model, x, order)
+        assert torch.equal(out, forward(resident, x, order))
+        if step >= 5:
+            following = turns[(step + 1) % 4][1]
+            there = [layer for layer in offloaded.layers if layer.at is not None]
+            assert {id(layer) for layer in there} == {id(offloaded.layers[at]) for at in following[:2]}, step
+        if step >= 6:
+            # Where the next pass begins with the layers with which this one ended, they are not copied.
+            assert len(copied) == {0: 4, 1: 5, 2: 3, 3: 4}[step % 4], step
+    torch.cuda.synchronize()
+    plans = offloaded.plans
+    assert [(plan.name, plan.passes) for plan in plans] == [
+        ("input [900, 512]", 6),
+        ("input [2, 512]", 6),
+        ("input [2, 512]", 12),
+    ]
+
+
+def test_phases_with_one_order_are_told_side_by_side() -> None:
+    model = linear(1536)
+    offloaded = sidestream.offload(model, "cuda", budget=2 * 1536 * 1536 * 4)
+    many, few = torch.ones(2500, 1536), torch.ones(2, 1536)
+    for _ in range(4):
+        for x in (many, few, few):
+            forward(model, x.cuda())
+    torch.cuda.synchronize()
+    prefill, decode = sorted(offloaded.plans, key=lambda plan: -plan.own_ms)
+    assert (prefill.limited_by, decode.limited_by) == ("the rest", "the link")
+    for plan in (prefill, decode):
+        assert plan.measured_ms is not None
+        assert 0.85 * plan.predicted_ms < plan.measured_ms < 1.15 * plan.predicted_ms
+    lines = str(offloaded).split("\n")
+    assert [line.split()[:3] for line in lines[2:4]] == [
+        ["input", "[2500,", "1536]"],
+        ["input", "[2,", "1536]"],
+    ]
+    assert lines[2].endswith("the rest") and lines[3].endswith("the link")
+    assert lines[4:6] == ["  input [2500, 1536]:", prefill.timeline().split("\n")[0]]
+
+
 def test_activations_are_drawn_too() -> None:
     model = nn.Sequential(*[part for _ in range(6) for part in (nn.Linear(64, 64), nn.GELU())]).cuda()
     activations = sidestream.offload_activations("6 MiB")
@@ -106,7 +180,7 @@ def test_the_picture_in_the_guide_is_drawn_from_the_figures_of_an_h100() -> None
     size = 8192 * 8192 * 2
     layers: Any = [types.SimpleNamespace(size=size) for _ in range(24)]
     work = Work(layers, [0.0] + [56.782 / 24] * 24, [56.782 / 24] * 24, [])
-    plan = planned([work] * 4, 2, 2 * size, 24 * size / 58.8e-3, 60.054)
+    plan = planned("H100", 3, [work] * 4, 2, 2 * size, 24 * size / 58.8e-3, 60.054)
     assert plan.limit_ms == pytest.approx(58.8) == plan.predicted_ms
     kept = Path(__file__).parents[3] / "docs/pictures/offload.svg"
     assert plan.svg() == kept.read_text(encoding="utf-8").strip()

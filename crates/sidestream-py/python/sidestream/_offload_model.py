@@ -17,7 +17,14 @@ from torch.nn.parameter import is_lazy
 
 from sidestream import _units
 from sidestream._offload_gradients import Gradients
-from sidestream._offload_plan import Call, OffloadPlan, Pass, Phase, planned
+from sidestream._offload_plan import (
+    Call,
+    OffloadPlan,
+    Pass,
+    Phase,
+    Phases,
+    side_by_side,
+)
 from sidestream._offload_weights import Layer, Ring, bytes_of, held
 
 #: Parameters below this stay on the device: they cost little there, and are often used outside their layer.
@@ -26,8 +33,6 @@ SMALL = 64 << 10
 LONGEST = 100_000
 #: Which pass of an order has its waits timed: the order is known by then.
 MEASURED = 3
-#: Passes that a prediction simulates before the one that it tells, without gradients.
-BEFORE = 2
 MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
 #: The models that are offloaded.
 OFFLOADED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -121,7 +126,9 @@ class Offloaded:
         #: The layers that a backward pass keeps: until which node's number, and the number of the pass.
         self._in_backward: list[tuple[Layer, int, int]] = []
         self._is_training = False
-        self._pass, self._phase, self._forward = Pass(), Phase([]), self._now
+        self._phases, self._pass, self._forward = Phases(), Pass(), self._now
+        #: The phase that this pass seems to be, and the order of the one that seems to follow.
+        self._phase, self._then = self._phases.known[0], self._order
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.device):
             try:
                 self._arrange()
@@ -218,7 +225,8 @@ class Offloaded:
     def _listen(self) -> None:
         off = torch.compiler.disable
         add = self._hooks.append
-        add(self.model.register_forward_pre_hook(off(lambda *_: self._pass_begins()), prepend=True))
+        begins = off(lambda _, *given: self._pass_begins(given))
+        add(self.model.register_forward_pre_hook(begins, prepend=True, with_kwargs=True))
         add(self.model.register_forward_hook(off(lambda *_: self._pass_ends()), always_call=True))
         owners: dict[int, list[Layer]] = {}
         by_weight = {id(weight.parameter): layer for layer in self.layers for weight in layer.weights}
@@ -284,14 +292,15 @@ class Offloaded:
 
         return hook
 
-    def _pass_begins(self) -> None:
+    def _pass_begins(self, given: tuple[Any, dict[str, Any]]) -> None:
         with self._lock:
             self._depth += 1
             if self._depth > 1 or torch._C._current_autograd_node() is not None:
                 return
             self._backward_ended()
-            self._turn()
             self._is_training = torch.is_grad_enabled()
+            first = next((of for of in (*given[0], *given[1].values()) if isinstance(of, Tensor)), None)
+            self._turn((None if first is None else tuple(first.shape), self._is_training))
             for layer in self.layers:
                 layer.begun.clear()
             self._begin()
@@ -307,11 +316,12 @@ class Offloaded:
 
     def _begin(self) -> None:
         """Keep the time at which a pass begins; it is read later, without blocking."""
-        self._pass = Pass(trains=self._is_training)
+        self._pass = Pass(self._pass.key, trains=self._is_training)
         if torch.cuda.is_current_stream_capturing():
             return
+        self._pass.since = self._phases.last.last[-1].end if self._phases.last.last else None
         self._pass.begin = self._mark(torch.cuda.current_stream(self.device))
-        if self._phase.passes == MEASURED - 1:
+        if self._phase.passes >= MEASURED - 1 and self._phase.measured is None:
             self._pass.calls, self._pass.gradients = [], []
             self._gradients.timed = self._pass.gradients
 
@@ -400,30 +410,40 @@ class Offloaded:
                 layer.show(None)
             self._look_ahead()
 
-    def _turn(self) -> None:
-        """What this pass called is what the next one is expected to call."""
+    def _turn(self, key: Any = None) -> None:
+        """Keep what this pass called, and expect what a pass with this key calls that follows it."""
         if self._now:
-            if self._now != self._phase.order:
-                self._phase = Phase(self._now)
-            self._phase.add(self._pass)
-            self._now, self._pass, self._gradients.timed = [], Pass(), None
-        self._order, self._at = self._phase.order, 0
+            self._phases.add(self._now, self._pass)
+            self._now, self._gradients.timed = [], None
+        self._pass = Pass(key)
+        self._expect(self._phases.next(key=key), 0)
+        if list(self._ahead) != self._order[: len(self._ahead)]:
+            self._ahead.clear()
+
+    def _expect(self, phase: Phase, at: int) -> None:
+        self._phase, self._order, self._at = phase, phase.order, at
+        self._then = self._phases.next(after=phase).order
 
     def _look_ahead(self) -> None:
         """Enqueue the copies of the layers that come next, as far as there is room."""
         assert self.ring is not None
-        order, at = self._order, self._at + len(self._ahead)
+        at, now = self._at + len(self._ahead), len(self._order)
         # The next pass may come after an optimizer's step, which changes the weights.
-        last = len(order) if self._is_training else 2 * len(order)
+        last = now if self._is_training else now + len(self._then)
         while at < last and len(self._ahead) < len(self.layers):
-            layer = order[at % len(order)]
+            layer = self._order[at] if at < now else self._then[at - now]
             if layer.at is None and not self.ring.place(layer, self._ahead):
                 return
             self._ahead.append(layer)
             at += 1
 
     def _resumed(self, layer: Layer) -> int:
-        """Return where the last pass's order goes on after this layer, nearest to where this pass is."""
+        """Return where the order goes on after this layer: in a phase that began as this pass did, or nearest to
+        where this pass is.
+        """
+        if (phase := self._phases.begun(self._now)) is not None:
+            self._expect(phase, len(self._now))
+            return self._at
         near = [at + 1 for at, each in enumerate(self._order) if each is layer]
         return min(near, key=lambda at: abs(at - self._at), default=len(self._order))
 
@@ -536,7 +556,7 @@ class Offloaded:
         on the host.
         """
         self._settle()
-        return self._phase.pass_ms
+        return self._phases.last.pass_ms
 
     @property
     def own_ms(self) -> float | None:
@@ -545,19 +565,25 @@ class Offloaded:
         None before the third pass in the same order is complete.
         """
         self._settle()
-        work = self._phase.work()
+        work = self._phases.last.work()
         return None if work is None else work.own_ms
 
     @property
     def plan(self) -> OffloadPlan | None:
         """The plan of the last pass, with its picture; None before the third one in the same order is complete."""
         self._settle()
-        work = self._phase.work()
-        if work is None or self.ring is None:
-            return None
-        # With gradients nothing is copied ahead of a pass; else the passes before and after it share its copies.
-        works, at = ([work], 0) if work.trains else ([work] * (BEFORE + 2), BEFORE)
-        return planned(works, at, self.ring.memory.numel(), self.link, self._phase.pass_ms)
+        return self._phases.last.plan(self.ring.memory.numel(), self.link) if self.ring is not None else None
+
+    @property
+    def plans(self) -> tuple[OffloadPlan, ...]:
+        """The plan of each phase, such as prefill and decode: passes that differ in their order of layers, in the
+        shape of their first input, or in whether they keep gradients. The last eight are known.
+        """
+        self._settle()
+        if self.ring is None:
+            return ()
+        each = (phase.plan(self.ring.memory.numel(), self.link) for phase in self._phases.known)
+        return tuple(plan for plan in each if plan is not None)
 
     def _settle(self) -> None:
         """Take the last pass, if it has ended."""
@@ -572,12 +598,12 @@ class Offloaded:
             return f"offload: {fits}; nothing moves"
         room = size(self.ring.memory.numel())
         turns = f"{len(self.layers)} layers ({size(self.turns_bytes)} in all) take turns in {room}"
-        plan, rate = self.plan, f"{self.link / 1e9:.1f} GB/s"
-        told = f"  a forward pass copies {size(self.moved_bytes)} at {rate}" if plan is None else str(plan)
+        told = side_by_side(self.plans)
+        if not told:
+            told = f"  a forward pass copies {size(self.moved_bytes)} at {self.link / 1e9:.1f} GB/s"
         return f"offload: {size(self.resident_bytes)} stay on {self.device}, {turns}\n{told}"
 
     def _repr_html_(self) -> str:
-        plan = self.plan
-        return f"<pre>{html.escape(str(self))}</pre>{'' if plan is None else plan._repr_html_()}"
+        return f"<pre>{html.escape(str(self))}</pre>{''.join(plan._repr_html_() for plan in self.plans)}"
 
     __repr__ = __str__

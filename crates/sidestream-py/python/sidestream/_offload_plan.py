@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sidestream._offload_weights import Layer
 
 Span = tuple[float, float]
+#: How many phases are known, how many passes are remembered, and how many a prediction simulates before its own.
+KNOWN, PAST, BEFORE = 8, 64, 4
 
 
 @dataclass
@@ -34,9 +36,13 @@ class Call:
 class Pass:
     """A pass that happens now. Its calls are kept if it is measured."""
 
+    #: By which passes are told apart that call the same layers: the shape of the first input, and `trains`.
+    key: Any = None
     #: Whether a backward pass is expected.
     trains: bool = False
     is_over: bool = False
+    #: The end of the pass before it.
+    since: Any = None
     begin: Any = None
     end: Any = None
     calls: list[Call] | None = None
@@ -69,6 +75,8 @@ class Work:
     #: Of each gradient's copy: the call that it follows, how long after, and its time.
     gradients: list[tuple[int, float, float]]
     trains: bool = False
+    #: What lies between the pass before it and its begin.
+    idle: float = 0.0
 
     @classmethod
     def of(cls, done: Pass) -> Work:
@@ -83,7 +91,8 @@ class Work:
         for ready, begin, end in done.gradients or ():
             at = sum(begun <= done.ms(ready) for begun in after) - 1
             gradients.append((at, done.ms(ready) - after[at], float(begin.elapsed_time(end))))
-        return cls([call.layer for call in calls], gaps, held, gradients, done.trains)
+        idle = max(-done.ms(done.since), 0.0) if done.since is not None and done.since.query() else 0.0
+        return cls([call.layer for call in calls], gaps, held, gradients, done.trains, idle)
 
     @property
     def own_ms(self) -> float:
@@ -93,13 +102,17 @@ class Work:
 
 @dataclass
 class Phase:
-    """Passes that call the same layers in the same order."""
+    """Passes with one key that call the same layers in the same order."""
 
-    order: list[Layer]
+    key: Any = None
+    order: list[Layer] = field(default_factory=list)
     passes: int = 0
     #: The last ones, of which one is read later without blocking.
     last: deque[Pass] = field(default_factory=lambda: deque(maxlen=4))
     measured: Pass | None = None
+    #: What came before and after the last one.
+    before: list[Phase] = field(default_factory=list)
+    after: Phase | None = None
     _work: Work | None = None
 
     def add(self, done: Pass) -> None:
@@ -120,6 +133,72 @@ class Phase:
         """The time of the last pass that is complete."""
         return next((ms for ms in (done.took_ms for done in reversed(self.last)) if ms is not None), None)
 
+    def plan(self, room: int, link: float) -> OffloadPlan | None:
+        """Return the plan of such a pass between those before and after the last one."""
+        work = self.work()
+        if work is None:
+            return None
+        ahead = [each.work() or work for each in self.before or [self] * BEFORE]
+        after = (self.after or self).work() or work
+        # With gradients nothing is copied ahead of the next pass.
+        if work.trains or ahead[-1].trains:
+            ahead = []
+        shape, trains = self.key or (None, work.trains)
+        name = f"input {list(shape)}" if shape is not None else f"{len(self.order)} calls"
+        return planned(
+            name + (", gradients" if trains else ""),
+            self.passes,
+            [*ahead, work, *([] if work.trains else [after])],
+            len(ahead),
+            room,
+            link,
+            self.pass_ms,
+        )
+
+
+class Phases:
+    """The phases of a model, and which one comes next."""
+
+    def __init__(self) -> None:
+        self.last = Phase()
+        self.known = [self.last]
+        self._past: deque[Phase] = deque(maxlen=PAST)
+
+    def add(self, order: list[Layer], done: Pass) -> None:
+        """Take a pass that has ended."""
+        same = (each for each in self.known if each.key == done.key and each.order == order)
+        phase = next(same, None) or Phase(done.key, order)
+        # The one that was longest ago is forgotten.
+        self.known = [*[each for each in self.known if each is not phase][1 - KNOWN :], phase]
+        phase.before = list(self._past)[-BEFORE:]
+        self.last.after, self.last = phase, phase
+        phase.add(done)
+        self._past.append(phase)
+
+    def next(self, key: Any = None, after: Phase | None = None) -> Phase:
+        """Return the phase that seems to follow the last one, or another: what followed the longest part of the
+        past that is like its end. With a key, one that has it if there is any.
+        """
+        past = [*self._past, *([after] if after is not None else [])]
+        best, length = None, -1
+        for at in range(len(past) - 1, 0, -1):
+            if key is not None and past[at].key != key:
+                continue
+            same = 0
+            while same < min(at, PAST // 2) and past[at - 1 - same] is past[-1 - same]:
+                same += 1
+            if same > length:
+                best, length = past[at], same
+            if same == PAST // 2:
+                break
+        if best is None and key is not None:
+            best = next((each for each in self.known[::-1] if each.key == key), None) or self.next()
+        return best or after or self.last
+
+    def begun(self, order: list[Layer]) -> Phase | None:
+        """Return the phase that began like this, used last."""
+        return next((each for each in self.known[::-1] if each.order[: len(order)] == order), None)
+
 
 @dataclass(frozen=True)
 class OffloadPlan(Pictured):
@@ -127,7 +206,9 @@ class OffloadPlan(Pictured):
     it.
 
     Attributes:
-        moved_bytes: The bytes that the pass copies to the device.
+        name: By what such passes are known: the shape of the first input, and whether gradients are kept.
+        passes: How many there were.
+        moved_bytes: The bytes that are copied to the device during the pass. Copies between passes are not in it.
         link_ms: The time of these copies alone.
         own_ms: The time of the pass without its waits for copies.
         predicted_ms: The time of the pass, as simulated.
@@ -135,6 +216,8 @@ class OffloadPlan(Pictured):
         lanes: What ``upload``, ``compute`` and ``gradients`` do during the pass: begins and ends.
     """
 
+    name: str
+    passes: int
     moved_bytes: int
     link_ms: float
     own_ms: float
@@ -176,8 +259,9 @@ class _Lanes:
     _next: int = 0
     now: float = 0.0
 
-    def run(self, work: Work) -> None:
-        """Simulate a pass."""
+    def run(self, work: Work) -> float:
+        """Simulate a pass, and return when it begins."""
+        self.now += work.idle
         begun = [self.now]
         self._compute(work.gaps[0])
         for layer, gap, held in zip(work.layers, work.gaps[1:], work.held, strict=True):
@@ -192,16 +276,30 @@ class _Lanes:
             begin = max([begun[at] + offset, *(end for _, end in self.gradients[-1:])])
             self.gradients.append((begin, begin + ms))
             self.now = max(self.now, begin + ms)
+        return begun[0]
 
     def _upload(self, layer: Layer) -> None:
-        start = self._next if self._next + layer.size <= self.room else 0
+        link = self.uploads[-1][0][1] if self.uploads else 0.0
+        starts = (self._next, 0, *(place[1] for place in self._placed.values()))
+        # The first place that is free once the link is, or else the one that is free first.
+        start, begin = min(
+            (
+                (start, max([link, *(self._placed[key][3] for key in self._over(start, layer))]))
+                for start in starts
+                if start + layer.size <= self.room
+            ),
+            key=lambda place: place[1],
+        )
+        for key in self._over(start, layer):
+            del self._placed[key]
         end = self._next = start + layer.size
-        over = [key for key, place in self._placed.items() if start < place[1] and place[0] < end]
-        free = [self._placed.pop(key)[3] for key in over]
-        begin = max([0.0, *free, *(until for (_, until), _ in self.uploads[-1:])])
         there = begin + layer.size / self.rate
         self.uploads.append(((begin, there), layer.size))
         self._placed[id(layer)] = (start, end, there, there)
+
+    def _over(self, start: int, layer: Layer) -> list[int]:
+        """Return what is where a layer would be."""
+        return [key for key, at in self._placed.items() if start < at[1] and at[0] < start + layer.size]
 
     def _compute(self, ms: float) -> None:
         if ms:
@@ -210,16 +308,21 @@ class _Lanes:
 
 
 def planned(
-    works: Sequence[Work], at: int, room: int, link: float, measured_ms: float | None
+    name: str,
+    passes: int,
+    works: Sequence[Work],
+    at: int,
+    room: int,
+    link: float,
+    measured_ms: float | None,
 ) -> OffloadPlan:
     """Return the plan of one of some passes that follow each other, with a ring of these bytes and a link of
     these bytes a second.
     """
     lanes, begin, end = _Lanes(room, link / 1e3), 0.0, 0.0
     for number, work in enumerate(works):
-        begin = lanes.now if number == at else begin
-        lanes.run(work)
-        end = lanes.now if number == at else end
+        began = lanes.run(work)
+        begin, end = (began, lanes.now) if number == at else (begin, end)
 
     def during(spans: Sequence[Span]) -> tuple[Span, ...]:
         """Spans that are in the pass, from its begin."""
@@ -237,4 +340,19 @@ def planned(
         **({"gradients": during(lanes.gradients)} if works[at].gradients else {}),
     }
     own_ms = works[at].own_ms
-    return OffloadPlan(moved, 1e3 * moved / link, own_ms, end - begin, measured_ms, drawn)
+    return OffloadPlan(name, passes, moved, 1e3 * moved / link, own_ms, end - begin, measured_ms, drawn)
+
+
+def side_by_side(plans: Sequence[OffloadPlan]) -> str:
+    """Return what plans tell: a table, if there are several."""
+    if len(plans) < 2:
+        return "".join(map(str, plans))
+    name = max(len(plan.name) for plan in plans)
+    heads = ("passes", "copies", "link", "own", "predicted", "measured", "limited by")
+    lines = [f"  {'pass':{name}} {' '.join(f'{head:>10}' for head in heads)}"]
+    for plan in plans:
+        times = (plan.link_ms, plan.own_ms, plan.predicted_ms, plan.measured_ms)
+        told = ("" if ms is None else f"{ms:.4g} ms" for ms in times)
+        cells = (plan.passes, _units.size(plan.moved_bytes), *told, plan.limited_by)
+        lines.append(f"  {plan.name:{name}} {' '.join(f'{cell:>10}' for cell in cells)}")
+    return "\n".join([*lines, *(f"  {plan.name}:\n{plan.timeline()}" for plan in plans)])

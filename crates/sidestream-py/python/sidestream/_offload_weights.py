@@ -246,7 +246,7 @@ class Ring:
         there was room.
         """
         kept = {id(each) for each in keep}
-        for start in (self._next, 0):
+        for start in (self._next, 0, *(each.at + each.size for each in self._layers if each.at is not None)):
             end = start + layer.size
             if end > self.memory.numel():
                 continue
