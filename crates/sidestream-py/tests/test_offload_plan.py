@@ -159,6 +159,18 @@ def test_phases_with_one_order_are_told_side_by_side() -> None:
     assert lines[4:6] == ["  input [2500, 1536]:", prefill.timeline().split("\n")[0]]
 
 
+def test_reads_of_files_are_a_lane_and_may_be_the_limit() -> None:
+    # Ten layers with a computation of 1 ms, a copy of 2 ms, and a read of 3 ms each.
+    layers: Any = [types.SimpleNamespace(size=6000, pages=object()) for _ in range(10)]
+    work = Work(layers, [0.0] + [1.0] * 10, [1.0] * 10, [])
+    plan = planned("", 3, [work] * 6, 4, 12_000, 3e6, (2e6, 2), None)
+    assert plan.link_ms == pytest.approx(20) and plan.read_ms == pytest.approx(30, rel=0.01)
+    assert plan.limited_by == "the files" and list(plan.lanes) == ["read", "upload", "compute"]
+    assert plan.predicted_ms == pytest.approx(30)
+    # With one slab, a read begins when the copy before it is complete.
+    assert planned("", 3, [work] * 6, 4, 12_000, 3e6, (2e6, 1), None).predicted_ms == pytest.approx(50)
+
+
 def test_activations_are_drawn_too() -> None:
     model = nn.Sequential(*[part for _ in range(6) for part in (nn.Linear(64, 64), nn.GELU())]).cuda()
     activations = sidestream.offload_activations("6 MiB")
@@ -178,9 +190,9 @@ def test_activations_are_drawn_too() -> None:
 def test_the_picture_in_the_guide_is_drawn_from_the_figures_of_an_h100() -> None:
     # 24 layers of 8192² in bf16 with room for two, and 12,288 rows: docs/benchmarks/offload.csv.
     size = 8192 * 8192 * 2
-    layers: Any = [types.SimpleNamespace(size=size) for _ in range(24)]
+    layers: Any = [types.SimpleNamespace(size=size, pages=None) for _ in range(24)]
     work = Work(layers, [0.0] + [56.782 / 24] * 24, [56.782 / 24] * 24, [])
-    plan = planned("H100", 3, [work] * 4, 2, 2 * size, 24 * size / 58.8e-3, 60.054)
+    plan = planned("H100", 3, [work] * 4, 2, 2 * size, 24 * size / 58.8e-3, (0.0, 1), 60.054)
     assert plan.limit_ms == pytest.approx(58.8) == plan.predicted_ms
     kept = Path(__file__).parents[3] / "docs/pictures/offload.svg"
     assert plan.svg() == kept.read_text(encoding="utf-8").strip()

@@ -39,7 +39,8 @@ def svg(rows: Sequence[tuple[str, float | Spans]], limit_ns: float, style: str =
         for begin, end in spans:
             x, long = _NAME + begin * scale, max((end - begin) * scale - gap, min(gap, 0.2))
             parts.append(
-                f'<rect x="{x:.1f}" y="{top + 2}" width="{long:.1f}" height="{_ROW - 6}" fill-opacity="0.45"/>'
+                f'<rect x="{x:.1f}" y="{top + 2}" width="{long:.1f}" height="{_ROW - 6}" '
+                'fill-opacity="0.45"/>'
             )
         ends, total = max((end for _, end in spans), default=0.0), sum(end - begin for begin, end in spans)
         x = _NAME + ends * scale + 4
@@ -56,8 +57,8 @@ def svg(rows: Sequence[tuple[str, float | Spans]], limit_ns: float, style: str =
 
 
 def text(lanes: Mapping[str, Spans], until: float, columns: int) -> list[str]:
-    """Return a line for each lane, in the frame of ``diagnose``: the first letter of its name where it is busy
-    for half of a column or more, a small one where for less.
+    """Return a line for each lane, in the frame of ``diagnose``: the first letter of its name where it is
+    busy for half of a column or more, a small one where for less.
     """
     label = max(map(len, lanes), default=0)
     columns = max(columns - label - 5, 20)

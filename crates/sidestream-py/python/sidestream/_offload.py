@@ -9,7 +9,10 @@ from sidestream._arguments import size_bytes
 if TYPE_CHECKING:
     from sidestream._offload_model import Offloaded
 
-def offload(model: Any, device: Any = "cuda", *, budget: int | str) -> Offloaded:
+
+def offload(
+    model: Any, device: Any = "cuda", *, budget: int | str, pinned: int | str | None = None
+) -> Offloaded:
     """Run a model whose weights do not fit on the GPU: they stay in pinned memory of the host, and each layer
     is copied to the device ahead of its turn, beside the layers before it.
 
@@ -39,6 +42,10 @@ def offload(model: Any, device: Any = "cuda", *, budget: int | str) -> Offloaded
         device: A GPU: ``"cuda"``, ``"cuda:1"``, or a ``torch.device``.
         budget: Maximum bytes of device memory for the model's tensors, as a number or a text such as
             ``"8GiB"``. Activations and gradients are not in it.
+        pinned: Maximum bytes of pinned host memory for the weights; by default all are pinned, if the system
+            has that much. What does not fit stays in its files, if it was loaded by ``torch.load(mmap=True)``
+            or safetensors, and is read ahead of its turn in each pass. Such weights cannot be trained or
+            changed; those that were changed after loading are pinned.
 
     Returns:
         The object that describes the plan (``print`` it), and ends it: ``remove()`` brings the weights back
@@ -47,8 +54,10 @@ def offload(model: Any, device: Any = "cuda", *, budget: int | str) -> Offloaded
 
     Raises:
         TypeError: The model is not an ``nn.Module``, or the budget not a size.
-        ValueError: The budget is too small: the error says by how much. Or the device is not a GPU.
-        RuntimeError: The model is offloaded already, or pinned memory cannot be had.
+        ValueError: The budget or ``pinned`` is too small: the error says by how much. Or the device is not a
+            GPU.
+        RuntimeError: The model is offloaded already, or pinned memory cannot be had. In a pass: a file has
+            changed, or weights that stay in one.
         ImportError: PyTorch is not installed.
     """
     most = size_bytes("budget", budget)
@@ -56,4 +65,4 @@ def offload(model: Any, device: Any = "cuda", *, budget: int | str) -> Offloaded
         from sidestream._offload_model import Offloaded
     except ImportError as error:
         raise ImportError("offload needs PyTorch, which is not installed; pip install torch") from error
-    return Offloaded(model, device, most)
+    return Offloaded(model, device, most, None if pinned is None else size_bytes("pinned", pinned))

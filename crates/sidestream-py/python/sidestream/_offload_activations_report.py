@@ -139,6 +139,7 @@ def told(
         measured_ms=measured,
         recompute_ms=1e3 * trace.forward * share,
         lanes={
-            name: tuple((1e3 * begin, 1e3 * end) for begin, end in sorted(each)) for name, each in spans.items()
+            name: tuple((1e3 * begin, 1e3 * end) for begin, end in sorted(each))
+            for name, each in spans.items()
         },
     )

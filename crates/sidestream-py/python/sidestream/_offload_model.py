@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from sidestream import _units
 from sidestream._offload_gradients import Gradients
+from sidestream._offload_pages import SLABS, Files, Pages, available
 from sidestream._offload_plan import (
     Call,
     OffloadPlan,
@@ -25,7 +26,7 @@ from sidestream._offload_plan import (
     Phases,
     side_by_side,
 )
-from sidestream._offload_weights import Layer, Ring, bytes_of, held
+from sidestream._offload_weights import Layer, Pinned, Ring, bytes_of, held
 
 #: Parameters below this stay on the device: they cost little there, and are often used outside their layer.
 SMALL = 64 << 10
@@ -100,7 +101,7 @@ def settle(stream: torch.cuda.Stream) -> None:
 class Offloaded:
     """A model whose weights take turns on the device. ``print`` shows the plan and what was measured."""
 
-    def __init__(self, model: nn.Module, device: Any, budget: int) -> None:
+    def __init__(self, model: nn.Module, device: Any, budget: int, pinned: int | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model is {type(model).__name__}, not an nn.Module")
         self.device = torch.device(device)
@@ -114,7 +115,8 @@ class Offloaded:
             raise ValueError("parameters of the model have no values yet: load or initialize them first")
         if self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
-        self.model, self.budget = model, budget
+        self.model, self.budget, self._most_pinned = model, budget, pinned
+        self._pages: Pages | None = None
         self._lock = threading.RLock()
         self._hooks: list[Any] = []
         self._order: list[Layer] = []
@@ -175,15 +177,49 @@ class Offloaded:
             for key, buffer in module._buffers.items():
                 if buffer is not None:
                     module._buffers[key] = buffer.to(self.device)
-        for layer in self.layers:
-            layer.to_host()
         self.turns_bytes = sum(layer.size for layer in self.layers)
+        self._to_host()
         self.resident_bytes = all_bytes - self.turns_bytes
         room = min(self.budget - self.resident_bytes, self.turns_bytes)
         self.ring = Ring(room // 512 * 512, self.device, self.copies)
         self.link = self._measured_link()
         self._gradients = Gradients(self.layers, self.device)
         self._listen()
+
+    def _to_host(self) -> None:
+        """Move what takes turns to pinned memory, or leave what does not fit there in its files."""
+        room, size = self._most_pinned, _units.size
+        if room is None:
+            # Where the system would have to swap, less is pinned.
+            there = available()
+            room = self.turns_bytes if there is None or there > self.turns_bytes else there // 2
+        in_files: list[Layer] = []
+        if room < self.turns_bytes:
+            files = Files()
+            in_files = [layer for layer in self.layers if layer.found(files)]
+        rest = self.turns_bytes - sum(layer.size for layer in in_files)
+        largest = max((layer.size for layer in in_files), default=0)
+        missing = rest + min(2 * largest, self.turns_bytes - rest) - room
+        if missing > 0 and self._most_pinned is not None:
+            raise ValueError(
+                f"pinned is {size(room)}, {size(missing)} too little: {size(rest)} of weights are not mapped "
+                "from files, or were changed, and have to be pinned"
+                + (f", and two layers of {size(largest)} that are read from files" if in_files else "")
+                + "; torch.load(mmap=True) and safetensors map files"
+            )
+        if in_files and missing <= 0:
+            slabs = max(min(SLABS, (room - rest) // largest), 1) * largest
+            pinned = self._resident(in_files, room - rest - slabs)
+            in_files = [layer for layer in in_files if layer not in pinned]
+        else:
+            in_files = []
+        if in_files:
+            self._pages = Pages(Pinned(slabs).memory, largest)
+        for layer in self.layers:
+            if layer in in_files and self._pages is not None:
+                layer.to_pages(self._pages)
+            else:
+                layer.to_host()
 
     @staticmethod
     def _resident(layers: list[Layer], room: int) -> list[Layer]:
@@ -208,15 +244,21 @@ class Offloaded:
     def _measured_link(self) -> float:
         """Return the bytes a second of copies to the device."""
         assert self.ring is not None
-        layer = max(self.layers, key=lambda layer: layer.size)
+        source = max(
+            [*(layer.pinned.memory for layer in self.layers if layer.pinned is not None)]
+            + ([self._pages.memory] if self._pages is not None else []),
+            key=Tensor.numel,
+        )
+        size = min(source.numel(), self.ring.memory.numel())
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         copied = 0
-        for is_timed in (False, True):
-            begin.record(self.copies)
-            for _ in range(1 if not is_timed else max(1, (256 << 20) // layer.size)):
-                self.ring.place(layer, ())
-                copied += layer.size if is_timed else 0
-            end.record(self.copies)
+        with torch.cuda.stream(self.copies):
+            for is_timed in (False, True):
+                begin.record(self.copies)
+                for _ in range(1 if not is_timed else max(1, (256 << 20) // size)):
+                    self.ring.memory[:size].copy_(source[:size], non_blocking=True)
+                    copied += size if is_timed else 0
+                end.record(self.copies)
         end.synchronize()
         return copied / max(float(begin.elapsed_time(end)) / 1e3, 1e-9)
 
@@ -265,6 +307,8 @@ class Offloaded:
             if (node := torch._C._current_autograd_node()) is not None:
                 self._let_go(node._sequence_nr())
             for layer in layers:
+                if saves:
+                    layer.refuse_training()
                 self._use(layer)
                 entered[-1][0].append(layer)
                 # Numbers of nodes count in each thread, and backward has its own.
@@ -346,6 +390,9 @@ class Offloaded:
                 self._ahead.clear()
             if not layer.uses:
                 stream = torch.cuda.current_stream(self.device)
+                calls = self._pass.calls
+                # Before the host may block for a file.
+                before = self._mark(stream) if calls is not None else None
                 if layer.last is not None and layer.last != stream:
                     # What that stream does is not in the event that this one will record.
                     self.copies.wait_event(layer.done)
@@ -354,8 +401,6 @@ class Offloaded:
                     self._place(layer)
                 elif layer.is_changed():
                     self.ring.copy(layer)
-                calls = self._pass.calls
-                before = self._mark(stream) if calls is not None else None
                 self._join(layer)
                 if calls is not None:
                     calls.append(Call(layer, before, self._mark(stream)))
@@ -414,6 +459,8 @@ class Offloaded:
         """Keep what this pass called, and expect what a pass with this key calls that follows it."""
         if self._now:
             self._phases.add(self._now, self._pass)
+            if self._pages is not None:
+                self._pages.end_pass()
             self._now, self._gradients.timed = [], None
         self._pass = Pass(key)
         self._expect(self._phases.next(key=key), 0)
@@ -430,16 +477,21 @@ class Offloaded:
         at, now = self._at + len(self._ahead), len(self._order)
         # The next pass may come after an optimizer's step, which changes the weights.
         last = now if self._is_training else now + len(self._then)
+        if self._pages is not None:
+            coming = (self._order[i] if i < now else self._then[i - now] for i in range(at, last))
+            self._pages.ahead(layer for layer in coming if layer.pages is not None and layer.at is None)
         while at < last and len(self._ahead) < len(self.layers):
             layer = self._order[at] if at < now else self._then[at - now]
+            if layer.at is None and layer.pages is not None and not layer.pages.is_read(layer):
+                return
             if layer.at is None and not self.ring.place(layer, self._ahead):
                 return
             self._ahead.append(layer)
             at += 1
 
     def _resumed(self, layer: Layer) -> int:
-        """Return where the order goes on after this layer: in a phase that began as this pass did, or nearest to
-        where this pass is.
+        """Return where the order goes on after this layer: in a phase that began as this pass did, or nearest
+        to where this pass is.
         """
         if (phase := self._phases.begun(self._now)) is not None:
             self._expect(phase, len(self._now))
@@ -518,7 +570,9 @@ class Offloaded:
                 if self._ahead:
                     self._ahead.clear()
                     self.copies.synchronize()
-                self.changed()
+                for layer in self.layers:
+                    if layer.pages is None:
+                        layer.versions = ()
 
     # What users call.
 
@@ -540,9 +594,17 @@ class Offloaded:
         self._hooks.clear()
         if self.ring is not None:
             self._gradients.remove()
+        if self._pages is not None:
+            self._pages.close()
         self.ring, self.layers = None, []
         OFFLOADED.discard(self.model)
         return self.model.to(device)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of the host's memory that are pinned for weights."""
+        pinned = [layer.pinned.memory for layer in self.layers if layer.pinned is not None]
+        return bytes_of([*pinned, *([self._pages.memory] if self._pages is not None else [])])
 
     @property
     def moved_bytes(self) -> int:
@@ -552,8 +614,8 @@ class Offloaded:
 
     @property
     def pass_ms(self) -> float | None:
-        """Time on the device of the last pass that is complete, in milliseconds; with gradients, until these are
-        on the host.
+        """Time on the device of the last pass that is complete, in milliseconds; with gradients, until these
+        are on the host.
         """
         self._settle()
         return self._phases.last.pass_ms
@@ -570,19 +632,25 @@ class Offloaded:
 
     @property
     def plan(self) -> OffloadPlan | None:
-        """The plan of the last pass, with its picture; None before the third one in the same order is complete."""
+        """The plan of the last pass, with its picture; None before three in the same order are complete."""
         self._settle()
-        return self._phases.last.plan(self.ring.memory.numel(), self.link) if self.ring is not None else None
+        plans = self._plans(self._phases.last)
+        return plans[0] if plans else None
 
     @property
     def plans(self) -> tuple[OffloadPlan, ...]:
-        """The plan of each phase, such as prefill and decode: passes that differ in their order of layers, in the
-        shape of their first input, or in whether they keep gradients. The last eight are known.
+        """The plan of each phase, such as prefill and decode: passes that differ in their order of layers, in
+        the shape of their first input, or in whether they keep gradients. The last eight are known.
         """
+        return self._plans()
+
+    def _plans(self, *phases: Phase) -> tuple[OffloadPlan, ...]:
         self._settle()
         if self.ring is None:
             return ()
-        each = (phase.plan(self.ring.memory.numel(), self.link) for phase in self._phases.known)
+        reading = (self._pages.rate, self._pages.slabs) if self._pages is not None else (0.0, 1)
+        room = self.ring.memory.numel()
+        each = (phase.plan(room, self.link, reading) for phase in phases or self._phases.known)
         return tuple(plan for plan in each if plan is not None)
 
     def _settle(self) -> None:
@@ -601,6 +669,10 @@ class Offloaded:
         told = side_by_side(self.plans)
         if not told:
             told = f"  a forward pass copies {size(self.moved_bytes)} at {self.link / 1e9:.1f} GB/s"
+        if self._pages is not None:
+            files = sum(layer.size for layer in self.layers if layer.pages is not None)
+            pinned = f"{size(self.pinned_bytes)} of the host are pinned"
+            told = f"  {size(files)} are read from files; {pinned}\n{told}"
         return f"offload: {size(self.resident_bytes)} stay on {self.device}, {turns}\n{told}"
 
     def _repr_html_(self) -> str:

@@ -1,7 +1,7 @@
 """What a pass of an offloaded model consists of, as it was measured, and how long it takes with its copies.
 
-The prediction places layers in memory as ``Ring`` does, and begins a copy once the link is free and the layers
-before it in that memory are done.
+The prediction places layers in memory as ``Ring`` does, and begins a copy once the link is free and the
+layers before it in that memory are done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sidestream._offload_weights import Layer
 
 Span = tuple[float, float]
-#: How many phases are known, how many passes are remembered, and how many a prediction simulates before its own.
+#: How many phases are known, how many passes are remembered, and how many a prediction simulates before.
 KNOWN, PAST, BEFORE = 8, 64, 4
 
 
@@ -133,8 +133,8 @@ class Phase:
         """The time of the last pass that is complete."""
         return next((ms for ms in (done.took_ms for done in reversed(self.last)) if ms is not None), None)
 
-    def plan(self, room: int, link: float) -> OffloadPlan | None:
-        """Return the plan of such a pass between those before and after the last one."""
+    def plan(self, room: int, link: float, reading: tuple[float, int]) -> OffloadPlan | None:
+        """Return the plan of such a pass between those before and after the last one, as ``planned``."""
         work = self.work()
         if work is None:
             return None
@@ -152,6 +152,7 @@ class Phase:
             len(ahead),
             room,
             link,
+            reading,
             self.pass_ms,
         )
 
@@ -176,8 +177,8 @@ class Phases:
         self._past.append(phase)
 
     def next(self, key: Any = None, after: Phase | None = None) -> Phase:
-        """Return the phase that seems to follow the last one, or another: what followed the longest part of the
-        past that is like its end. With a key, one that has it if there is any.
+        """Return the phase that seems to follow the last one, or another: what followed the longest part of
+        the past that is like its end. With a key, one that has it if there is any.
         """
         past = [*self._past, *([after] if after is not None else [])]
         best, length = None, -1
@@ -208,12 +209,14 @@ class OffloadPlan(Pictured):
     Attributes:
         name: By what such passes are known: the shape of the first input, and whether gradients are kept.
         passes: How many there were.
-        moved_bytes: The bytes that are copied to the device during the pass. Copies between passes are not in it.
+        moved_bytes: The bytes that are copied to the device during the pass, without those between passes.
         link_ms: The time of these copies alone.
         own_ms: The time of the pass without its waits for copies.
         predicted_ms: The time of the pass, as simulated.
         measured_ms: The time of the last pass that is complete, or None.
-        lanes: What ``upload``, ``compute`` and ``gradients`` do during the pass: begins and ends.
+        read_ms: The time of the reads of files during the pass.
+        lanes: What ``read`` (of files), ``upload``, ``compute`` and ``gradients`` do during the pass: begins
+            and ends.
     """
 
     name: str
@@ -224,16 +227,19 @@ class OffloadPlan(Pictured):
     predicted_ms: float
     measured_ms: float | None
     lanes: dict[str, tuple[Span, ...]] = field(hash=False)
+    read_ms: float = 0.0
 
     @property
     def limit_ms(self) -> float:
-        """The least time of the pass: its own work, or the copies."""
-        return max(self.link_ms, self.own_ms)
+        """The least time of the pass: its own work, the copies, or the reads of files."""
+        return max(self.link_ms, self.own_ms, self.read_ms)
 
     @property
     def limited_by(self) -> str:
-        """What takes the longest: ``the link``, or ``the rest``."""
-        return "the link" if self.link_ms > self.own_ms else "the rest"
+        """What takes the longest: ``the link``, ``the files``, or ``the rest``."""
+        if self.limit_ms == self.own_ms:
+            return "the rest"
+        return "the link" if self.limit_ms == self.link_ms else "the files"
 
     def __str__(self) -> str:
         took = "" if self.measured_ms is None else f"; the last one took {self.measured_ms:.4g} ms"
@@ -249,11 +255,16 @@ class _Lanes:
     """Simulates passes that follow each other."""
 
     room: int
-    #: Bytes a millisecond.
+    #: Bytes a millisecond, and of reads from files.
     rate: float
+    reading: float
+    slabs: int
     uploads: list[tuple[Span, int]] = field(default_factory=list)
     computes: list[Span] = field(default_factory=list)
     gradients: list[Span] = field(default_factory=list)
+    reads: list[Span] = field(default_factory=list)
+    #: When each copy of a layer that was read was complete.
+    _given: list[float] = field(default_factory=list)
     #: For each layer in the ring, its place, when it is there, and when it is done.
     _placed: dict[int, tuple[int, int, float, float]] = field(default_factory=dict)
     _next: int = 0
@@ -293,7 +304,15 @@ class _Lanes:
         for key in self._over(start, layer):
             del self._placed[key]
         end = self._next = start + layer.size
+        is_read = layer.pages is not None and self.reading > 0
+        if is_read:
+            free = self._given[-self.slabs] if len(self._given) >= self.slabs else 0.0
+            since = max([free, *(until for _, until in self.reads[-1:])])
+            self.reads.append((since, since + layer.size / self.reading))
+            begin = max(begin, self.reads[-1][1])
         there = begin + layer.size / self.rate
+        if is_read:
+            self._given.append(there)
         self.uploads.append(((begin, there), layer.size))
         self._placed[id(layer)] = (start, end, there, there)
 
@@ -314,12 +333,13 @@ def planned(
     at: int,
     room: int,
     link: float,
+    reading: tuple[float, int],
     measured_ms: float | None,
 ) -> OffloadPlan:
-    """Return the plan of one of some passes that follow each other, with a ring of these bytes and a link of
-    these bytes a second.
+    """Return the plan of one of some passes that follow each other, with a ring of these bytes, a link of
+    these bytes a second, and files of these, that are read into so many slabs.
     """
-    lanes, begin, end = _Lanes(room, link / 1e3), 0.0, 0.0
+    lanes, begin, end = _Lanes(room, link / 1e3, reading[0] / 1e3, reading[1]), 0.0, 0.0
     for number, work in enumerate(works):
         began = lanes.run(work)
         begin, end = (began, lanes.now) if number == at else (begin, end)
@@ -334,13 +354,17 @@ def planned(
 
     uploads = [(span, size) for span, size in lanes.uploads if begin < span[1] <= end]
     moved = sum(size for _, size in uploads)
+    read = during(lanes.reads)
     drawn = {
+        **({"read": read} if read else {}),
         "upload": during([span for span, _ in lanes.uploads]),
         "compute": during(lanes.computes),
         **({"gradients": during(lanes.gradients)} if works[at].gradients else {}),
     }
     own_ms = works[at].own_ms
-    return OffloadPlan(name, passes, moved, 1e3 * moved / link, own_ms, end - begin, measured_ms, drawn)
+    read_ms = sum(until - since for since, until in read)
+    link_ms = 1e3 * moved / link
+    return OffloadPlan(name, passes, moved, link_ms, own_ms, end - begin, measured_ms, drawn, read_ms)
 
 
 def side_by_side(plans: Sequence[OffloadPlan]) -> str:

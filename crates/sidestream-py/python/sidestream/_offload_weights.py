@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from sidestream import _units
+from sidestream._offload_pages import Files, Pages, Piece
 
 #: Tensors begin at multiples of this, as kernels expect.
 ALIGNMENT = 512
@@ -122,6 +123,8 @@ class Weight:
     offset: int
     #: The values in the host's memory.
     host: Tensor
+    #: The file that has them, if they stay there.
+    path_of: str = ""
 
     def show(self, values: Tensor) -> None:
         """Make the parameter be these values."""
@@ -155,10 +158,19 @@ class Weight:
                 f"{self.path} is not what it was when the model was offloaded: "
                 "call remove(), change the model, and offload it again"
             )
+        self.refuse_change()
         self.host.copy_(given)
         self.parameter = now
         now.data = self.host
         return True
+
+    def refuse_change(self) -> None:
+        """Raise an error if the values stay in a file."""
+        if self.path_of:
+            raise RuntimeError(
+                f"{self.path} was changed, or is trained, but stays in {self.path_of}, which offload does "
+                "not write: leave out `pinned`, or raise it; for a frozen model call requires_grad_(False)"
+            )
 
 
 @dataclass(eq=False)
@@ -171,6 +183,9 @@ class Layer:
     size: int = 0
     weights: list[Weight] = field(default_factory=list)
     pinned: Pinned | None = None
+    #: Where the weights are in files, if they stay there, and what reads them.
+    pieces: list[Piece] = field(default_factory=list)
+    pages: Pages | None = None
     #: Where it is in the ring; `None` if it is not there.
     at: int | None = None
     #: How many calls use it now.
@@ -202,6 +217,36 @@ class Layer:
             offset += bytes_of([parameter])
         self.versions = self.now()
 
+    def found(self, files: Files) -> bool:
+        """Look for the weights in files; return whether all of them are there as they would be in memory."""
+        offset = 0
+        for _, _, parameter in self.parameters:
+            data = parameter.data
+            is_plain = not is_traceable_wrapper_subclass(data) and data.stride() == dense_strides(data)
+            piece = files.piece(data, offset) if is_plain and not data.is_cuda else None
+            if piece is None:
+                self.pieces.clear()
+                return False
+            self.pieces.append(piece)
+            offset += bytes_of([parameter])
+        return True
+
+    def to_pages(self, pages: Pages) -> None:
+        """Leave the weights in their files."""
+        self.pages = pages
+        for (owner, name, parameter), piece in zip(self.parameters, self.pieces, strict=True):
+            path = f"{self.name}, {type(owner).__name__}'s {name}"
+            self.weights.append(
+                Weight(owner, name, path, parameter, piece.to, parameter.data, piece.file.path)
+            )
+        self.versions = self.now()
+
+    def refuse_training(self) -> None:
+        """Raise an error if gradients are wanted of weights that stay in a file."""
+        for weight in self.weights:
+            if weight.parameter.requires_grad:
+                weight.refuse_change()
+
     def now(self) -> tuple[int, ...]:
         """The versions of the weights: each change in place counts."""
         return tuple(weight.parameter._version for weight in self.weights)
@@ -209,7 +254,10 @@ class Layer:
     def is_changed(self) -> bool:
         """Whether weights were changed since they were copied last; takes those that were given."""
         is_given = [weight.adopt() for weight in self.weights]
-        return any(is_given) or self.now() != self.versions
+        is_changed = any(is_given) or self.now() != self.versions
+        if is_changed and self.pages is not None:
+            self.weights[0].refuse_change()
+        return is_changed
 
     def show(self, ring: Tensor | None) -> None:
         """Make the parameters be those of the ring, or of the host."""
@@ -273,10 +321,20 @@ class Ring:
         layer.versions = layer.now()
         # After work that used other values there.
         self.copies.wait_event(layer.done)
+        assert layer.at is not None
+        try:
+            source = layer.pages.take(layer) if layer.pages is not None else None
+        except BaseException:
+            layer.at = None
+            raise
+        if layer.pinned is not None:
+            source = layer.pinned.memory
+        assert source is not None
         with torch.cuda.stream(self.copies), torch.no_grad():
-            assert layer.pinned is not None and layer.at is not None
-            self.memory[layer.at : layer.at + layer.size].copy_(layer.pinned.memory, non_blocking=True)
+            self.memory[layer.at : layer.at + layer.size].copy_(source, non_blocking=True)
             layer.ready.record(self.copies)
+        if layer.pages is not None:
+            layer.pages.give(layer, self.copies.record_event())
 
     def at(self, tensor: Tensor) -> Layer | None:
         """The layer in use whose memory a tensor is in."""

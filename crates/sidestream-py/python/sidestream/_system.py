@@ -81,11 +81,19 @@ else:
 if sys.platform == "linux":
     import resource
 
+    def read_at(descriptor: int, at: int, into: memoryview) -> int:
+        """Read bytes of a file from a position on, and return how many there were."""
+        return os.preadv(descriptor, [into], at)
+
     def preemptions() -> int:
         """Return how often the system has preempted this thread."""
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 else:
+
+    def read_at(descriptor: int, at: int, into: memoryview) -> int:
+        """Do nothing: only Linux tells which files are mapped."""
+        return 0
 
     def preemptions() -> int:
         """Return 0: the system does not report preemptions of a single thread."""
