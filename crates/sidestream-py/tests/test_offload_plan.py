@@ -16,6 +16,7 @@ from sidestream._offload_plan import Work, planned
 from torch import nn
 
 pytestmark = pytest.mark.torch
+TOLD: Any = {"name": "", "passes": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -163,12 +164,13 @@ def test_reads_of_files_are_a_lane_and_may_be_the_limit() -> None:
     # Ten layers with a computation of 1 ms, a copy of 2 ms, and a read of 3 ms each.
     layers: Any = [types.SimpleNamespace(size=6000, pages=object()) for _ in range(10)]
     work = Work(layers, [0.0] + [1.0] * 10, [1.0] * 10, [])
-    plan = planned("", 3, [work] * 6, 4, 12_000, 3e6, (2e6, 2), None)
+    plan = planned([work] * 6, 4, 12_000, 3e6, (2e6, 2), measured_ms=None, **TOLD)
     assert plan.link_ms == pytest.approx(20) and plan.read_ms == pytest.approx(30, rel=0.01)
     assert plan.limited_by == "the files" and list(plan.lanes) == ["read", "upload", "compute"]
     assert plan.predicted_ms == pytest.approx(30)
     # With one slab, a read begins when the copy before it is complete.
-    assert planned("", 3, [work] * 6, 4, 12_000, 3e6, (2e6, 1), None).predicted_ms == pytest.approx(50)
+    plan = planned([work] * 6, 4, 12_000, 3e6, (2e6, 1), measured_ms=None, **TOLD)
+    assert plan.predicted_ms == pytest.approx(50)
 
 
 def test_activations_are_drawn_too() -> None:
@@ -192,7 +194,7 @@ def test_the_picture_in_the_guide_is_drawn_from_the_figures_of_an_h100() -> None
     size = 8192 * 8192 * 2
     layers: Any = [types.SimpleNamespace(size=size, pages=None) for _ in range(24)]
     work = Work(layers, [0.0] + [56.782 / 24] * 24, [56.782 / 24] * 24, [])
-    plan = planned("H100", 3, [work] * 4, 2, 2 * size, 24 * size / 58.8e-3, (0.0, 1), 60.054)
+    plan = planned([work] * 4, 2, 2 * size, 24 * size / 58.8e-3, (0.0, 1), measured_ms=60.054, **TOLD)
     assert plan.limit_ms == pytest.approx(58.8) == plan.predicted_ms
     kept = Path(__file__).parents[3] / "docs/pictures/offload.svg"
     assert plan.svg() == kept.read_text(encoding="utf-8").strip()

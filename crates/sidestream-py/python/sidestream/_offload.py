@@ -51,6 +51,7 @@ def offload(
         The object that describes the plan (``print`` it), and ends it: ``remove()`` brings the weights back
         to the CPU, and ``remove("cuda")`` moves all of them to the device. Its ``plan`` is an ``OffloadPlan``
         once three passes are complete, and draws the pass: ``timeline()`` as text, ``svg()`` as a picture.
+        ``plans`` has one for each phase, such as prefill and decode; ``pinned_bytes`` is what is pinned.
 
     Raises:
         TypeError: The model is not an ``nn.Module``, or the budget not a size.

@@ -193,10 +193,8 @@ class Offloaded:
             # Where the system would have to swap, less is pinned.
             there = available()
             room = self.turns_bytes if there is None or there > self.turns_bytes else there // 2
-        in_files: list[Layer] = []
-        if room < self.turns_bytes:
-            files = Files()
-            in_files = [layer for layer in self.layers if layer.found(files)]
+        files = Files() if room < self.turns_bytes else None
+        in_files = [layer for layer in self.layers if files is not None and layer.found(files)]
         rest = self.turns_bytes - sum(layer.size for layer in in_files)
         largest = max((layer.size for layer in in_files), default=0)
         missing = rest + min(2 * largest, self.turns_bytes - rest) - room
@@ -207,19 +205,15 @@ class Offloaded:
                 + (f", and two layers of {size(largest)} that are read from files" if in_files else "")
                 + "; torch.load(mmap=True) and safetensors map files"
             )
-        if in_files and missing <= 0:
-            slabs = max(min(SLABS, (room - rest) // largest), 1) * largest
-            pinned = self._resident(in_files, room - rest - slabs)
-            in_files = [layer for layer in in_files if layer not in pinned]
-        else:
+        if missing > 0:
             in_files = []
         if in_files:
+            slabs = max(min(SLABS, (room - rest) // largest), 1) * largest
             self._pages = Pages(Pinned(slabs).memory, largest)
+            pinned = self._resident(in_files, room - rest - slabs)
+            in_files = [layer for layer in in_files if layer not in pinned]
         for layer in self.layers:
-            if layer in in_files and self._pages is not None:
-                layer.to_pages(self._pages)
-            else:
-                layer.to_host()
+            layer.to_host(self._pages if layer in in_files else None)
 
     @staticmethod
     def _resident(layers: list[Layer], room: int) -> list[Layer]:
@@ -596,7 +590,7 @@ class Offloaded:
             self._gradients.remove()
         if self._pages is not None:
             self._pages.close()
-        self.ring, self.layers = None, []
+        self.ring, self.layers, self._pages = None, [], None
         OFFLOADED.discard(self.model)
         return self.model.to(device)
 
@@ -613,44 +607,22 @@ class Offloaded:
         return sum(layer.size for at, layer in enumerate(order) if at == 0 or order[at - 1] is not layer)
 
     @property
-    def pass_ms(self) -> float | None:
-        """Time on the device of the last pass that is complete, in milliseconds; with gradients, until these
-        are on the host.
-        """
-        self._settle()
-        return self._phases.last.pass_ms
-
-    @property
-    def own_ms(self) -> float | None:
-        """Time of a pass on the device without its waits for copies, in milliseconds.
-
-        None before the third pass in the same order is complete.
-        """
-        self._settle()
-        work = self._phases.last.work()
-        return None if work is None else work.own_ms
-
-    @property
     def plan(self) -> OffloadPlan | None:
         """The plan of the last pass, with its picture; None before three in the same order are complete."""
-        self._settle()
-        plans = self._plans(self._phases.last)
-        return plans[0] if plans else None
+        plans = self.plans
+        return plans[-1] if plans and self._phases.last.work() is not None else None
 
     @property
     def plans(self) -> tuple[OffloadPlan, ...]:
         """The plan of each phase, such as prefill and decode: passes that differ in their order of layers, in
         the shape of their first input, or in whether they keep gradients. The last eight are known.
         """
-        return self._plans()
-
-    def _plans(self, *phases: Phase) -> tuple[OffloadPlan, ...]:
         self._settle()
         if self.ring is None:
             return ()
         reading = (self._pages.rate, self._pages.slabs) if self._pages is not None else (0.0, 1)
         room = self.ring.memory.numel()
-        each = (phase.plan(room, self.link, reading) for phase in phases or self._phases.known)
+        each = (phase.plan(room, self.link, reading) for phase in self._phases.known)
         return tuple(plan for plan in each if plan is not None)
 
     def _settle(self) -> None:

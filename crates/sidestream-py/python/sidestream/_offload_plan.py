@@ -145,16 +145,10 @@ class Phase:
             ahead = []
         shape, trains = self.key or (None, work.trains)
         name = f"input {list(shape)}" if shape is not None else f"{len(self.order)} calls"
-        return planned(
-            name + (", gradients" if trains else ""),
-            self.passes,
-            [*ahead, work, *([] if work.trains else [after])],
-            len(ahead),
-            room,
-            link,
-            reading,
-            self.pass_ms,
-        )
+        name += ", gradients" if trains else ""
+        works = [*ahead, work, *([] if work.trains else [after])]
+        told = {"name": name, "passes": self.passes, "measured_ms": self.pass_ms}
+        return planned(works, len(ahead), room, link, reading, **told)
 
 
 class Phases:
@@ -221,13 +215,13 @@ class OffloadPlan(Pictured):
 
     name: str
     passes: int
+    measured_ms: float | None
     moved_bytes: int
     link_ms: float
+    read_ms: float
     own_ms: float
     predicted_ms: float
-    measured_ms: float | None
     lanes: dict[str, tuple[Span, ...]] = field(hash=False)
-    read_ms: float = 0.0
 
     @property
     def limit_ms(self) -> float:
@@ -237,9 +231,8 @@ class OffloadPlan(Pictured):
     @property
     def limited_by(self) -> str:
         """What takes the longest: ``the link``, ``the files``, or ``the rest``."""
-        if self.limit_ms == self.own_ms:
-            return "the rest"
-        return "the link" if self.limit_ms == self.link_ms else "the files"
+        times = {"the rest": self.own_ms, "the link": self.link_ms, "the files": self.read_ms}
+        return max(times, key=times.__getitem__)
 
     def __str__(self) -> str:
         took = "" if self.measured_ms is None else f"; the last one took {self.measured_ms:.4g} ms"
@@ -327,14 +320,7 @@ class _Lanes:
 
 
 def planned(
-    name: str,
-    passes: int,
-    works: Sequence[Work],
-    at: int,
-    room: int,
-    link: float,
-    reading: tuple[float, int],
-    measured_ms: float | None,
+    works: Sequence[Work], at: int, room: int, link: float, reading: tuple[float, int], **told: Any
 ) -> OffloadPlan:
     """Return the plan of one of some passes that follow each other, with a ring of these bytes, a link of
     these bytes a second, and files of these, that are read into so many slabs.
@@ -361,10 +347,15 @@ def planned(
         "compute": during(lanes.computes),
         **({"gradients": during(lanes.gradients)} if works[at].gradients else {}),
     }
-    own_ms = works[at].own_ms
-    read_ms = sum(until - since for since, until in read)
-    link_ms = 1e3 * moved / link
-    return OffloadPlan(name, passes, moved, link_ms, own_ms, end - begin, measured_ms, drawn, read_ms)
+    return OffloadPlan(
+        **told,
+        moved_bytes=moved,
+        link_ms=1e3 * moved / link,
+        read_ms=sum(until - since for since, until in read),
+        own_ms=works[at].own_ms,
+        predicted_ms=end - begin,
+        lanes=drawn,
+    )
 
 
 def side_by_side(plans: Sequence[OffloadPlan]) -> str:

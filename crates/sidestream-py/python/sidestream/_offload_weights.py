@@ -201,18 +201,23 @@ class Layer:
         self.size = bytes_of(of for _, _, of in self.parameters)
         self.ready, self.done = torch.cuda.Event(), torch.cuda.Event()
 
-    def to_host(self) -> None:
-        """Move the weights into one piece of pinned memory."""
-        self.pinned = Pinned(self.size)
+    def to_host(self, pages: Pages | None = None) -> None:
+        """Move the weights into one piece of pinned memory, or leave them in their files."""
+        self.pages = pages
+        self.pinned = Pinned(self.size) if pages is None else None
         offset = 0
-        for owner, name, parameter in self.parameters:
-            host = moved(self.pinned.memory, offset, parameter.data)
+        for at, (owner, name, parameter) in enumerate(self.parameters):
+            host, path_of = parameter.data, ""
+            if self.pinned is not None:
+                host = moved(self.pinned.memory, offset, host)
+            else:
+                path_of = self.pieces[at].file.path
             if is_traceable_wrapper_subclass(host):
                 parameter = owner._parameters[name] = nn.Parameter(
                     host, requires_grad=parameter.requires_grad
                 )
             path = f"{self.name}, {type(owner).__name__}'s {name}"
-            self.weights.append(Weight(owner, name, path, parameter, offset, host))
+            self.weights.append(Weight(owner, name, path, parameter, offset, host, path_of))
             self.weights[-1].show(host)
             offset += bytes_of([parameter])
         self.versions = self.now()
@@ -230,16 +235,6 @@ class Layer:
             self.pieces.append(piece)
             offset += bytes_of([parameter])
         return True
-
-    def to_pages(self, pages: Pages) -> None:
-        """Leave the weights in their files."""
-        self.pages = pages
-        for (owner, name, parameter), piece in zip(self.parameters, self.pieces, strict=True):
-            path = f"{self.name}, {type(owner).__name__}'s {name}"
-            self.weights.append(
-                Weight(owner, name, path, parameter, piece.to, parameter.data, piece.file.path)
-            )
-        self.versions = self.now()
 
     def refuse_training(self) -> None:
         """Raise an error if gradients are wanted of weights that stay in a file."""
