@@ -123,6 +123,31 @@ def test_a_file_may_be_deleted_but_not_changed(tmp_path: Path) -> None:
         same(model, resident)
 
 
+def test_what_is_not_needed_any_more_gives_room_to_what_comes(tmp_path: Path) -> None:
+    class Some(nn.Module):  # type: ignore[misc]
+        """Of all layers, the first ones."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = linear()
+            self.load_state_dict(by_torch(tmp_path / "weights", dict(self.state_dict())), assign=True)
+
+        def forward(self, x: torch.Tensor, parts: int) -> torch.Tensor:
+            for layer in self.layers[: 2 * parts]:
+                x = layer(x)
+            return x
+
+    model = Some()
+    resident = copy.deepcopy(model).cuda()
+    offloaded = sidestream.offload(model, "cuda", budget=2 * LAYER, pinned=3 * LAYER)
+    assert offloaded._pages is not None
+    for parts in (6, 6, 3, 3, 3, 3):
+        x = torch.randn(3, WIDTH).cuda()
+        with torch.no_grad():
+            assert torch.equal(model(x, parts), resident(x, parts))
+    assert set(offloaded._pages._reading) <= set(offloaded.layers[:3])
+
+
 def test_weights_that_were_changed_are_not_read_from_the_file(tmp_path: Path) -> None:
     model, resident = mapped(tmp_path / "weights")
     with torch.no_grad():

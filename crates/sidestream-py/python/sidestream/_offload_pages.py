@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,11 +161,12 @@ class Pages:
         self.rate = 0.0
 
     def ahead(self, layers: Iterable[Layer]) -> None:
-        """Begin to read layers, as far as there are slabs."""
-        for layer in layers:
+        """Begin to read layers, as far as there are slabs, in the place of what is not needed as soon."""
+        wanted = list(dict.fromkeys(islice(layers, 4 * self.slabs)))[: self.slabs]
+        for layer in wanted:
             if layer not in self._reading:
                 if not self._free:
-                    return
+                    self._drop(next(each for each in self._reading if each not in wanted))
                 self._begin(layer)
 
     def is_read(self, layer: Layer) -> bool:
