@@ -171,7 +171,7 @@ def peers() -> dict[str, Any]:
                 profiled.step()
         assert profiled.diagnosis is not None, profiled.problem
         lanes = [copy for copy in profiled.diagnosis.to_dict()["copies"] if copy["direction"] == "PtoP"]
-        assert lanes and "(peer copy)" in profiled.diagnosis.html, profiled.diagnosis.to_dict()["copies"]
+        assert lanes and "(peer copy)" in profiled.diagnosis.html(), profiled.diagnosis.to_dict()["copies"]
         (lane,) = lanes
         assert lane["count"] >= 4 * COPIES and lane["bytes"] == lane["count"] * COUNT * 4, lane
         return found | {"in the trace": lane}
@@ -210,7 +210,7 @@ def feeds() -> dict[str, Any]:
 
 def branches() -> dict[str, Any]:
     """Train branches of a model on each GPU at once, and a model that has a branch on each."""
-    width = 64 if DRY else 2048
+    width, seeded = 64 if DRY else 2048, threading.Lock()
 
     class Elsewhere(nn.Module):
         def __init__(self) -> None:
@@ -221,9 +221,11 @@ def branches() -> dict[str, Any]:
             return self.inner(x.to("cuda:1", non_blocking=True)).to(x.device, non_blocking=True)
 
     def trained(number: int, mode: Any, has_elsewhere: bool) -> list[Any]:
-        torch.manual_seed(number)
-        left = nn.Linear(width, width, device=f"cuda:{number}")
-        right = Elsewhere() if has_elsewhere else nn.Linear(width, width, device=f"cuda:{number}")
+        # The seed is one for all threads and GPUs.
+        with seeded:
+            torch.manual_seed(number)
+            left = nn.Linear(width, width, device=f"cuda:{number}")
+            right = Elsewhere() if has_elsewhere else nn.Linear(width, width, device=f"cuda:{number}")
         model = sidestream.parallel(left, right, mode=mode)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         x = torch.ones(64, width, device=f"cuda:{number}") / width
@@ -328,7 +330,7 @@ dist.destroy_process_group()
 
 
 def record() -> dict[str, Any]:
-    """Record both ranks of `torchrun`, and check the log of each: only the second one races."""
+    """Record `torchrun` and its two ranks, and check the log of each: only the second rank races."""
     if DRY:
         return {"ok": None, "skipped": "needs two GPUs"}
     with tempfile.TemporaryDirectory() as folder:
@@ -356,7 +358,8 @@ def record() -> dict[str, Any]:
             parts.say(
                 "record", log=one.name, exit=checked.returncode, kinds=kinds, text=checked.stdout[:1500]
             )
-        assert len(logs) == 2 and sorted(kinds != [] for _, kinds in reports) == [False, True], (
+        # The launcher initializes CUDA, too, and has a log without work.
+        assert len(logs) in (2, 3) and [bool(kinds) for _, kinds in reports].count(True) == 1, (
             reports,
             ran.stdout[-2000:],
         )
