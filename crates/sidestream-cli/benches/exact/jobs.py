@@ -306,7 +306,8 @@ def compared(options: argparse.Namespace, name: str, program: list[str]) -> tupl
         return True, f"skipped: exit {plain[0]}"
     if plain[0] != 0:
         return False, f"broken: {' '.join((plain[1] + plain[2]).split())[-300:]}"
-    code, out, err = execute([options.sidestream, "check", f"--exact={options.exact}", "--", *program], 2 * options.seconds)
+    check = [options.sidestream, "check", f"--exact={options.exact}", "--", *program]
+    code, out, err = execute(check, 2 * options.seconds)
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
         (options.keep / f"{name}.txt").write_text(f"{out}{err}\nexit {code}\n", errors="replace")
