@@ -104,7 +104,7 @@ fn hashed(of: impl Hash) -> u64 {
 }
 
 impl Expected {
-    /// Takes the words that [`Kernels::addresses`](crate::kernels::Kernels::addresses) appends.
+    /// Takes the number of the other words, and for each address where it stands and the address.
     pub fn new(words: &[u64]) -> Option<Expected> {
         let (&others, pairs) = words.split_first()?;
         let addresses = pairs.as_chunks().0.to_vec();
