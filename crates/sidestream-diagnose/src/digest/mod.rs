@@ -1,4 +1,4 @@
-//! A compact record of a rank's exchanges with other ranks: enough to join them with those of the other ranks, in 32 bytes
+//! A compact record of a rank's exchanges with other ranks: enough to join them with those of the other ranks, in 40 bytes
 //! each.
 
 use std::collections::HashMap;
@@ -7,10 +7,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+mod beside;
 mod part;
 
 use crate::idle::{Cause, Idle};
-use crate::measure::{Class, Collectives, Links, Spans, Steps, class};
+use crate::measure::{Class, Collectives, Links, Spans, Steps, WorkOfCalls, class, held};
 use crate::model::{ExchangeKind, Exchanges, Name, Names, ProcessGroup, ThreadIndex, Trace};
 use crate::sort::order_by;
 pub use part::{Part, Parts};
@@ -50,13 +51,19 @@ pub struct Row {
     pub queued_ns: f32,
     /// Nanoseconds before its end in which only communication ran; negative where other work ran at its end.
     pub stalled_ns: f32,
+    /// Nanoseconds that kernels beside it took longer than they do without an exchange.
+    pub slowed_ns: f32,
+    /// Nanoseconds before it was ready in which it had been launched; negative where its call is not known.
+    pub ahead_ns: f32,
+    /// Nanoseconds of the host's own work since it launched the exchange before; negative where a step begins between them.
+    pub host_ns: f32,
     /// Its sequence number, or [`NO_SEQ`].
     pub seq: u32,
     /// Index into the kinds.
     pub kind: u32,
 }
 
-const _: () = assert!(size_of::<Row>() == 32);
+const _: () = assert!(size_of::<Row>() == 40);
 
 impl Row {
     /// Returns when the exchange ended.
@@ -127,7 +134,7 @@ impl Digest {
             cut.contains(&warning.code)
         });
         let exchanges = &trace.exchanges;
-        let mut rows = rows(exchanges, &work, &readies(trace, links, collectives));
+        let mut rows = rows(exchanges, &work, &readies(trace, links, steps, collectives));
         let all = rows.len();
         let says = |row: &Row| {
             let kind = exchanges.kinds.get(row.kind as usize);
@@ -137,6 +144,7 @@ impl Digest {
         if rows.iter().any(says) {
             rows.retain(says);
         }
+        beside::add_slowed(trace, steps, collectives, &mut rows);
         Digest {
             groups: exchanges.groups.clone(),
             kinds: exchanges.kinds.clone(),
@@ -163,6 +171,9 @@ impl Digest {
             "durations": self.rows.iter().map(|row| row.duration_ns).collect::<Vec<_>>(),
             "queued": self.rows.iter().map(|row| row.queued_ns).collect::<Vec<_>>(),
             "stalled": self.rows.iter().map(|row| row.stalled_ns).collect::<Vec<_>>(),
+            "slowed": self.rows.iter().map(|row| row.slowed_ns).collect::<Vec<_>>(),
+            "ahead": self.rows.iter().map(|row| row.ahead_ns).collect::<Vec<_>>(),
+            "host": self.rows.iter().map(|row| row.host_ns).collect::<Vec<_>>(),
             "seqs": self.rows.iter().map(|row| row.seq).collect::<Vec<_>>(),
             "of": self.rows.iter().map(|row| row.kind).collect::<Vec<_>>(),
             "ends": self.ends_ns,
@@ -182,18 +193,25 @@ impl Digest {
         let kinds: Vec<ExchangeKind> = list(&value["kinds"])?;
         let starts: Vec<i64> = list(&value["starts"])?;
         let (durations, stalled) = (list(&value["durations"])?, list(&value["stalled"])?);
-        let queued: Vec<f32> = list(&value["queued"])?;
+        let more = ["queued", "slowed", "ahead", "host"].map(|name| list(&value[name]));
+        let [Some(queued), Some(slowed), Some(ahead), Some(host)]: [Option<Vec<f32>>; 4] = more
+        else {
+            return None;
+        };
         let (seqs, of): (Vec<u32>, Vec<u32>) = (list(&value["seqs"])?, list(&value["of"])?);
         let lengths = [
             durations.len(),
             queued.len(),
+            slowed.len(),
+            ahead.len(),
+            host.len(),
             stalled.len(),
             seqs.len(),
             of.len(),
         ];
         let are_known = kinds.iter().all(|k| (k.group as usize) < groups.len())
             && of.iter().all(|kind| (*kind as usize) < kinds.len());
-        if lengths != [starts.len(); 5] || !are_known {
+        if lengths != [starts.len(); 8] || !are_known {
             return None;
         }
         let mut start_ns: i64 = 0;
@@ -204,6 +222,9 @@ impl Digest {
                 duration_ns: durations[at],
                 queued_ns: queued[at],
                 stalled_ns: stalled[at],
+                slowed_ns: slowed[at],
+                ahead_ns: ahead[at],
+                host_ns: host[at],
                 seq: seqs[at],
                 kind: of[at],
             }
@@ -232,9 +253,13 @@ fn increasing(ends: impl Iterator<Item = i64>) -> Vec<i64> {
     kept
 }
 
-/// Returns when a rank had done what it exchanges, by the start and the duration of the exchange's kernel: once it is launched
-/// and the work is complete that the same thread launched last before it. PyTorch lets an exchange wait for that work's stream.
-fn readies(trace: &Trace, links: &Links, collectives: &Collectives) -> HashMap<(i64, u64), i64> {
+/// What the calls tell of each exchange, by the start and the duration of its kernel: when the rank had done what it exchanges,
+/// where that is known; when it was launched; and the host's own work since the launch before it in its step.
+type Readies = HashMap<(i64, u64), (Option<i64>, i64, Option<u64>)>;
+
+/// Returns what the calls tell of each exchange. A rank has done what it exchanges once it is launched and the work is complete
+/// that the same thread launched last before it: PyTorch lets an exchange wait for that work's stream.
+fn readies(trace: &Trace, links: &Links, steps: &Steps, collectives: &Collectives) -> Readies {
     let mut readies = HashMap::new();
     if trace.exchanges.rows.is_empty() {
         return readies;
@@ -242,21 +267,40 @@ fn readies(trace: &Trace, links: &Links, collectives: &Collectives) -> HashMap<(
     let call = |at: usize| links.call_of(at).map(|call| (&trace.calls[call], at));
     let mut launched: Vec<_> = (0..trace.work.len()).filter_map(call).collect();
     order_by(&mut launched, |(call, at)| (call.start_ns, *at));
+    let mut blocked = Spans::default();
+    let works = WorkOfCalls::of(trace, links);
+    for (at, call) in trace.calls.iter().enumerate() {
+        if held(trace, at, works.first(at)).is_some() {
+            blocked.push(call.start_ns, call.end_ns());
+        }
+    }
+    let step_of = |time: i64| steps.steps.partition_point(|step| step.start_ns <= time);
     let mut last: HashMap<ThreadIndex, i64> = HashMap::new();
+    let mut before: Option<i64> = None;
     for (call, at) in launched {
         let work = &trace.work[at];
         if class(work, collectives) != Some(Class::Collective) {
             last.insert(call.thread, work.end_ns());
-        } else if let Some(end) = last.get(&call.thread) {
-            readies.insert((work.start_ns, work.duration_ns), call.start_ns.max(*end));
+            continue;
         }
+        let before = before.replace(call.start_ns);
+        let before = before.filter(|time| step_of(*time) == step_of(call.start_ns));
+        let host_ns = before.map(|time| {
+            let waited_ns = blocked.within_ns(time, call.start_ns);
+            call.start_ns.abs_diff(time).saturating_sub(waited_ns)
+        });
+        let ready = last.get(&call.thread).map(|end| call.start_ns.max(*end));
+        readies.insert(
+            (work.start_ns, work.duration_ns),
+            (ready, call.start_ns, host_ns),
+        );
     }
     readies
 }
 
 /// Returns the exchanges, each with the time before its end in which no other work ran. The kernels of one exchange become one
 /// row.
-fn rows(exchanges: &Exchanges, work: &Spans, readies: &HashMap<(i64, u64), i64>) -> Vec<Row> {
+fn rows(exchanges: &Exchanges, work: &Spans, readies: &Readies) -> Vec<Row> {
     let work: Vec<(i64, i64)> = work.iter().collect();
     let stalled = |start: i64, end: i64| {
         let before = work.partition_point(|span| span.0 < end);
@@ -284,8 +328,8 @@ fn rows(exchanges: &Exchanges, work: &Spans, readies: &HashMap<(i64, u64), i64>)
         let others = others
             .map(|held| held.1.1)
             .filter(|end| *end <= one.start_ns);
-        let ready = readies.get(&(one.start_ns, one.duration_ns));
-        let ready = ready.map(|ready| others.fold(*ready, i64::max));
+        let known = readies.get(&(one.start_ns, one.duration_ns)).copied();
+        let ready = known.and_then(|(ready, ..)| Some(others.fold(ready?, i64::max)));
         let ready = match (ready, held.get(&group(one.kind))) {
             (Some(ready), Some((first, end))) if ready < *end && *end <= one.start_ns => {
                 ready.max(*first)
@@ -313,6 +357,11 @@ fn rows(exchanges: &Exchanges, work: &Spans, readies: &HashMap<(i64, u64), i64>)
             duration_ns: one.duration_ns as f32,
             queued_ns,
             stalled_ns: stalled(one.start_ns, end),
+            slowed_ns: 0.0,
+            ahead_ns: known.map_or(-1.0, |(_, call, _)| ready.abs_diff(call) as f32),
+            host_ns: known
+                .and_then(|(.., host)| host)
+                .map_or(-1.0, |ns| ns as f32),
             seq: seq.unwrap_or(NO_SEQ),
             kind: one.kind,
         });
@@ -327,6 +376,9 @@ fn rows(exchanges: &Exchanges, work: &Spans, readies: &HashMap<(i64, u64), i64>)
                 one.start_ns,
                 one.start_ns.saturating_add_unsigned(one.duration_ns),
             ),
+            slowed_ns: 0.0,
+            ahead_ns: -1.0,
+            host_ns: -1.0,
             seq: NO_SEQ,
             kind: one.kind,
         });

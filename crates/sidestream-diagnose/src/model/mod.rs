@@ -247,7 +247,7 @@ impl What {
 }
 
 /// The launch configuration of a kernel, as far as the trace states it; zeros where it does not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Kernel {
     /// Number of blocks.
     pub blocks: u32,

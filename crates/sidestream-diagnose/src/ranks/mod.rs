@@ -461,6 +461,7 @@ impl Ranks {
                 "excess_ns": slow.excess_ns,
                 "compared": slow.compared,
                 "is_alike": slow.is_alike,
+                "slowed_ns": slow.slowed_ns,
                 "step_ns": slow.step_ns.0,
                 "predicted_ns": slow.step_ns.1,
             })

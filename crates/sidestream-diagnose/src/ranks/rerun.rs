@@ -4,6 +4,9 @@
 //! so that the rank stalled until the exchange was complete. Own work is replayed as it was. An exchange starts when the rank's
 //! own work reaches it, and not before the previous exchange in its group is complete; it ends as long after the arrival of its
 //! last member as it did in the trace; a rank that stalled before its end does so again, if it has arrived by then.
+//!
+//! Where a change makes ranks wait less, two things that waiting hid or caused are replayed as well: the host, which may launch
+//! an exchange later than the rank would be ready for it, and the kernels, which were slower beside an exchange that waited.
 
 use std::collections::HashMap;
 
@@ -17,6 +20,18 @@ use crate::sort::order_by;
 struct Event {
     what: What,
     own_ns: f32,
+    /// Number of steps that the rank has completed.
+    step: u32,
+}
+
+/// Own work that would be shorter if an exchange did not wait.
+#[derive(Clone, Copy, Debug)]
+struct Slowed {
+    /// Index of the event before which the work is done.
+    event: usize,
+    /// The row of the exchange.
+    row: u32,
+    ns: f32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +50,10 @@ pub struct Rerun<'r> {
     joined: &'r Joined,
     clocks: &'r Clocks,
     events: Vec<Vec<Event>>,
+    /// How much of the events' own work exchanges that wait cost, in the order of the events.
+    slowed: Vec<Vec<Slowed>>,
+    /// How long each rank waited in each of its rows.
+    waited: Vec<Vec<f32>>,
     /// The exchanges in the order of their ends.
     order: Vec<u32>,
     /// Start of the first of all rows.
@@ -45,8 +64,8 @@ pub struct Rerun<'r> {
 
 /// How a rank's own work is changed.
 pub enum Pace<'p> {
-    /// The length of each stretch of work before an exchange, in nanoseconds.
-    Each(&'p [f32]),
+    /// The length of each stretch of work before an exchange, in nanoseconds, and that of the host's work before its launch.
+    Each(&'p [[f32; 2]]),
     /// All of the rank's own work takes this many times as long.
     Factor(f64),
 }
@@ -69,9 +88,28 @@ impl<'r> Rerun<'r> {
             .min()
             .unwrap_or(0);
         let steps = (steps as u64).saturating_sub(1);
-        let events = ranks
-            .iter()
-            .map(|(_, digest)| events(digest, steps as usize));
+        let none = ranks.iter().map(|(_, digest)| vec![0.0; digest.rows.len()]);
+        let mut waited: Vec<Vec<f32>> = none.collect();
+        let mut worked = waited.clone();
+        for instance in &joined.instances {
+            let members = joined.of(instance);
+            let durations = members.iter().map(|m| row(ranks, m).duration_ns);
+            let least = durations.fold(f32::INFINITY, f32::min);
+            if !matches!(instance.bond, Bond::Together | Bond::Pair) {
+                continue;
+            }
+            for member in members {
+                let (rank, at) = (member.rank as usize, member.row as usize);
+                waited[rank][at] = row(ranks, member).duration_ns - least;
+                worked[rank][at] = least;
+            }
+        }
+        let each = ranks.iter().zip(waited.iter().zip(&mut worked));
+        let each = each.map(|((_, digest), (waited, worked))| {
+            queued(digest, worked);
+            events(digest, steps as usize, (waited, worked))
+        });
+        let (events, slowed) = each.unzip();
         let firsts = ranks.iter().enumerate().filter_map(|(at, (_, digest))| {
             Some(clocks.common_ns(at as u32, digest.rows.first()?.start_ns))
         });
@@ -79,40 +117,53 @@ impl<'r> Rerun<'r> {
             ranks,
             joined,
             clocks,
-            events: events.collect(),
+            events,
+            slowed,
+            waited,
             order,
             begin_ns: firsts.min().unwrap_or(0),
             steps: steps.max(1),
         }
     }
 
-    /// Returns the time of a rank's own work in a step.
-    pub fn own_ns(&self, rank: usize) -> f64 {
+    /// Returns the time of a rank's own work in each step, and how much of it exchanges that waited cost.
+    pub fn own_ns(&self, rank: usize) -> Vec<[f64; 2]> {
         let events = &self.events[rank];
-        let mark = |end| events.iter().position(|e| e.what == What::Mark(end));
-        let (Some(from), Some(to)) = (mark(false), mark(true)) else {
-            return 0.0;
+        let mut each = vec![[0.0; 2]; self.steps as usize];
+        let mut add = |event: &Event, part: usize, ns: f32| {
+            let at = event.step.checked_sub(1);
+            if let Some(of_step) = at.and_then(|at| each.get_mut(at as usize)) {
+                of_step[part] += f64::from(ns);
+            }
         };
-        let inside = events.get(from + 1..=to).unwrap_or(&[]);
-        inside.iter().map(|e| f64::from(e.own_ns)).sum::<f64>() / self.steps as f64
+        events.iter().for_each(|event| add(event, 0, event.own_ns));
+        let slowed = self.slowed[rank].iter();
+        slowed.for_each(|slowed| add(&events[slowed.event], 1, slowed.ns));
+        each
     }
 
-    /// Returns the time of a rank's own work before each of its exchanges.
-    pub fn stretches(&self, rank: usize) -> Vec<f32> {
+    /// Returns the time of a rank's own work before each of its exchanges, and of its host's; `had_none_waited` leaves out what
+    /// exchanges that waited cost.
+    pub fn stretches(&self, rank: usize, had_none_waited: bool) -> Vec<[f32; 2]> {
         let mut stretches = Vec::new();
         let mut own = 0.0;
-        for event in &self.events[rank] {
+        let mut slowed = self.slowed[rank].iter().peekable();
+        for (at, event) in self.events[rank].iter().enumerate() {
             own += event.own_ns;
-            if let What::Start(_) = event.what {
-                stretches.push(own);
+            while let Some(of_event) = slowed.next_if(|s| s.event == at) {
+                own -= if had_none_waited { of_event.ns } else { 0.0 };
+            }
+            if let What::Start(row) = event.what {
+                stretches.push([own, self.ranks[rank].1.rows[row as usize].host_ns]);
                 own = 0.0;
             }
         }
         stretches
     }
 
-    /// Returns the time of a step, with another pace for one rank.
-    pub fn step_ns(&self, changed: Option<(usize, &Pace)>) -> f64 {
+    /// Returns the time of a step, with another pace for one rank; and how long that rank's device then waits for its host in
+    /// each.
+    pub fn step_ns(&self, changed: Option<(usize, &Pace)>) -> (f64, Vec<f64>) {
         let mut run = Run::of(self, changed);
         for at in &self.order {
             let instance = &self.joined.instances[*at as usize];
@@ -156,6 +207,7 @@ impl<'r> Rerun<'r> {
                     }
                 };
                 run.ends[rank][member.row as usize] = end;
+                run.waits[rank][member.row as usize] = last - start;
             }
         }
         run.finish()
@@ -168,8 +220,28 @@ impl<'r> Rerun<'r> {
     }
 }
 
-/// Returns the events of a rank, over the first `steps` steps after the first one.
-fn events(digest: &Digest, steps: usize) -> Vec<Event> {
+/// Adds to each exchange that others of its group queued behind, while it waited, how long those work: had it not waited, they
+/// would have worked in that time.
+fn queued(digest: &Digest, worked: &mut [f32]) {
+    let mut first: HashMap<u32, usize> = HashMap::new();
+    for (at, row) in digest.rows.iter().enumerate() {
+        let group = digest.kinds[row.kind as usize].group;
+        match first.get(&group) {
+            Some(held) if digest.rows[*held].end_ns() > row.ready_ns() => {
+                worked[*held] += worked[at]
+            }
+            _ => _ = first.insert(group, at),
+        }
+    }
+}
+
+/// Returns the events of a rank, over the first `steps` steps after the first one, and which of their work exchanges slowed that
+/// waited, and worked, this long.
+fn events(
+    digest: &Digest,
+    steps: usize,
+    (waited, worked): (&[f32], &[f32]),
+) -> (Vec<Event>, Vec<Slowed>) {
     let mut stalls: Vec<(i64, i64)> = digest.rows.iter().filter_map(|row| row.stall()).collect();
     stalls.sort_unstable();
     // The union of the spans, with the total time covered before each of them.
@@ -216,15 +288,55 @@ fn events(digest: &Digest, steps: usize) -> Vec<Event> {
     times.sort_unstable();
     let mut before = times.first().map_or(0, |first| own(first.0));
     let mut events = Vec::with_capacity(times.len());
+    let mut slowed: Vec<Slowed> = Vec::new();
+    for (row, waited_ns) in waited.iter().enumerate() {
+        let of_row = &digest.rows[row];
+        let from = of_row.start_ns;
+        // The kernels beside the exchange ran while it waited and while it worked, but not while the rank stalled.
+        let to = of_row.stall().map_or(of_row.end_ns(), |stall| stall.0);
+        let beside = own(to).saturating_sub(own(from));
+        if of_row.slowed_ns <= 0.0 || *waited_ns <= 0.0 || beside <= 0 {
+            continue;
+        }
+        let rate = (of_row.slowed_ns / beside as f32).min(1.0);
+        let mut start = own(from);
+        let to = start
+            .saturating_add(beside)
+            .saturating_sub(worked[row] as i64);
+        let to = to.min(own(from.saturating_add(*waited_ns as i64)));
+        let first = times.partition_point(|event| event.0 <= from);
+        for (event, end) in times
+            .iter()
+            .enumerate()
+            .skip(first)
+            .map(|(at, e)| (at, own(e.0)))
+        {
+            let ns = rate * end.min(to).saturating_sub(start).max(0) as f32;
+            slowed.push(Slowed {
+                event,
+                row: row as u32,
+                ns,
+            });
+            start = start.max(end);
+            if end >= to {
+                break;
+            }
+        }
+    }
+    order_by(&mut slowed, |s| (s.event, s.row));
     for (time, what) in times {
         let own = own(time);
         events.push(Event {
             what,
             own_ns: own.saturating_sub(before).max(0) as f32,
+            step: match steps {
+                0 => 1,
+                _ => digest.ends_ns.partition_point(|end| *end < time) as u32,
+            },
         });
         before = own;
     }
-    events
+    (events, slowed)
 }
 
 /// A replay in progress.
@@ -232,16 +344,22 @@ struct Run<'r, 'p> {
     rerun: &'r Rerun<'r>,
     changed: Option<(usize, &'p Pace<'p>)>,
     /// The time of own work before each exchange of the rank that is changed.
-    stretches: Vec<f32>,
+    stretches: Vec<[f32; 2]>,
     ranks: Vec<State>,
     starts: Vec<Vec<f64>>,
     ends: Vec<Vec<f64>>,
+    waits: Vec<Vec<f64>>,
+    /// How long the device of the changed rank waits for its host in each step.
+    hosted_ns: Vec<f64>,
 }
 
 struct State {
     next: usize,
     stretch: usize,
+    slowed: usize,
     time: f64,
+    /// When the host launched the last exchange.
+    launched: f64,
     marks: [f64; 2],
     /// The last exchange that was started in each group.
     last: HashMap<u32, u32>,
@@ -257,6 +375,8 @@ impl<'r, 'p> Run<'r, 'p> {
             State {
                 next: 0,
                 stretch: 0,
+                slowed: 0,
+                launched: f64::MIN,
                 time: first.map_or(0.0, |first| rerun.since(at as u32, first)),
                 marks: [0.0; 2],
                 last: HashMap::new(),
@@ -270,10 +390,12 @@ impl<'r, 'p> Run<'r, 'p> {
         Run {
             rerun,
             changed,
-            stretches: changed.map_or_else(Vec::new, |(rank, _)| rerun.stretches(rank)),
+            stretches: changed.map_or_else(Vec::new, |(rank, _)| rerun.stretches(rank, false)),
             ranks: rerun.ranks.iter().enumerate().map(state).collect(),
             starts: rows(f64::NAN),
             ends: rows(f64::NAN),
+            waits: rows(f64::NAN),
+            hosted_ns: vec![0.0; rerun.steps as usize],
         }
     }
 
@@ -294,20 +416,33 @@ impl<'r, 'p> Run<'r, 'p> {
         let Some(event) = self.rerun.events[rank].get(state.next) else {
             return false;
         };
+        let at = state.next;
         state.next += 1;
-        let own = f64::from(event.own_ns);
-        state.time += match &self.changed {
-            Some((changed, pace)) if *changed == rank => match pace {
-                Pace::Factor(factor) => own * factor,
-                Pace::Each(paces) => {
-                    let measured = self.stretches.get(state.stretch).copied().unwrap_or(0.0);
-                    match paces.get(state.stretch).copied() {
-                        Some(pace) if measured > 0.0 => own * f64::from(pace / measured),
-                        _ => own,
+        let mut own = f64::from(event.own_ns);
+        let all_slowed = &self.rerun.slowed[rank];
+        while let Some(slowed) = all_slowed.get(state.slowed).filter(|s| s.event == at) {
+            state.slowed += 1;
+            let waits = self.waits[rank][slowed.row as usize];
+            let waited = f64::from(self.rerun.waited[rank][slowed.row as usize]);
+            if self.changed.is_some() && waits < waited {
+                own -= f64::from(slowed.ns) * (1.0 - waits / waited);
+            }
+        }
+        let pace = self.changed.filter(|(changed, _)| *changed == rank);
+        let mut host_ns = None;
+        state.time += match pace.map(|(_, pace)| pace) {
+            Some(Pace::Factor(factor)) => own * factor,
+            Some(Pace::Each(paces)) => {
+                let measured = self.stretches.get(state.stretch).map_or(0.0, |s| s[0]);
+                match paces.get(state.stretch) {
+                    Some([pace, host]) if measured > 0.0 => {
+                        host_ns = Some(*host);
+                        f64::from(event.own_ns * pace / measured)
                     }
+                    _ => own,
                 }
-            },
-            _ => own,
+            }
+            None => own,
         };
         let digest = self.rerun.ranks[rank].1;
         // An exchange that was not joined ends as long after its start as it did in the trace.
@@ -322,6 +457,24 @@ impl<'r, 'p> Run<'r, 'p> {
             What::Mark(is_end) => state.marks[usize::from(is_end)] = state.time,
             What::Start(at) => {
                 state.stretch += 1;
+                let of_row = &digest.rows[at as usize];
+                if of_row.ahead_ns >= 0.0 {
+                    let ahead = state.time - f64::from(of_row.ahead_ns);
+                    let host_ns = host_ns.unwrap_or(of_row.host_ns);
+                    // Between steps, the host may have waited for what the trace does not show.
+                    state.launched = if host_ns >= 0.0 {
+                        ahead.max(state.launched + f64::from(host_ns))
+                    } else {
+                        ahead
+                    };
+                    let late = (state.launched - state.time).max(0.0);
+                    state.time += late;
+                    let step = event.step.checked_sub(1).map(|step| step as usize);
+                    let of_step = step.and_then(|step| self.hosted_ns.get_mut(step));
+                    if let Some(ns) = of_step.filter(|_| pace.is_some()) {
+                        *ns += late;
+                    }
+                }
                 let group = digest.kinds[digest.rows[at as usize].kind as usize].group;
                 let before = state.last.insert(group, at);
                 let free = before.filter(|before| {
@@ -336,7 +489,7 @@ impl<'r, 'p> Run<'r, 'p> {
         true
     }
 
-    fn finish(mut self) -> f64 {
+    fn finish(mut self) -> (f64, Vec<f64>) {
         for rank in 0..self.ranks.len() {
             while self.next(rank) {}
         }
@@ -352,6 +505,7 @@ impl<'r, 'p> Run<'r, 'p> {
             }
         }
         let steps = sets.values().map(|[from, to]| to - from);
-        steps.fold(0.0, f64::max) / self.rerun.steps as f64
+        let step_ns = steps.fold(0.0, f64::max) / self.rerun.steps as f64;
+        (step_ns, self.hosted_ns)
     }
 }

@@ -17,7 +17,7 @@ const GROUPS: usize = 5;
 const WORST: usize = 3;
 const CAUSES: usize = 3;
 const WARNINGS: usize = 6;
-/// Causes that take less of a step than this are not listed.
+/// What takes less of a step than this is not listed.
 const SHOWN: f64 = 0.01;
 
 /// Returns the report on the ranks of one run together, for a terminal.
@@ -98,6 +98,12 @@ pub fn verdict(ranks: &Ranks) -> Vec<String> {
                 time(step),
                 100.0 * step.saturating_sub(predicted) as f64 / step.max(1) as f64
             ));
+            if slow.slowed_ns as f64 >= SHOWN * step as f64 {
+                lines.push(format!(
+                    "         kernels beside exchanges that waited took {} a step longer than without one, which goes too",
+                    time(slow.slowed_ns)
+                ));
+            }
             if !ranks.waiting.is_empty() {
                 lines.push(waiting_line(ranks));
             }
@@ -106,7 +112,7 @@ pub fn verdict(ranks: &Ranks) -> Vec<String> {
         Search::Nobody => {
             let mut lines = vec![
                 "slow:    no single rank: none of the ranks with the most own work, or waited for longest, shortens a step by \
-                 2 % when made as fast as the median"
+                 2 % when made as fast as the median, or differs from it by more than from step to step"
                     .to_owned(),
             ];
             if !ranks.waiting.is_empty() {
