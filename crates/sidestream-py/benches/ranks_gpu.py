@@ -10,8 +10,10 @@ On a machine with two GPUs:
 OUT/ranks.tar has the traces, CASE/rank0.json.gz and CASE/rank1.json.gz, and truth.json, which is also written
 next to the archive: for each case the slow rank, the cause, the time of a step with and without the fault
 (without the profiler), and the time of each rank's own work without exchanges; and what the diagnosis says.
-The exit code is 1 if it names another rank or cause, or is more than 15 % off. `--dry` runs a small version
-with gloo on the CPU, to test the script: its traces have no GPU, and nothing is judged.
+The exit code is 1 if it names another rank or cause, or is more than 15 % off; a fault that costs less than
+3 % need not be named. `--dry` runs a small version with gloo on the CPU, to test the script: its traces have
+no GPU, and nothing is judged. `--judge` only judges the traces that an earlier run left in OUT, unpacked,
+without GPUs.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ CASES = {
 GROUPS = ("tensor", "data", "pipeline", "fsdp")
 #: The prediction may differ by this share of the step that was timed without the fault.
 MOST_OFF = 0.15
+#: A fault that costs a smaller share of the step need not be named.
+COSTS = 0.03
 LAYERS = 8
 MICRO_BATCHES = 4
 
@@ -287,13 +291,24 @@ def judged(truth: dict[str, Any], folder: Path) -> dict[str, Any]:
     slow = ranks.slow
     said: dict[str, Any] = {"named": slow and slow.rank, "cause": slow.cause if slow else "nothing"}
     is_right = (said["named"], said["cause"]) == (truth["slow"], truth["cause"])
+    is_right |= slow is None and 1 - truth["even_step_ns"] / truth["step_ns"] < COSTS
     said["kernels slowed by exchanges"] = [slowed(folder / f"rank{rank}.json.gz") for rank in range(2)]
     said["warnings"] = ranks.warnings
     if slow is not None:
         said["replayed_ns"], said["predicted_ns"] = slow.step_ns, slow.predicted_ns
-        said["off"] = round(slow.predicted_ns / truth["even_step_ns"] - 1, 3)
+        # The host limits the steps of FSDP2, and the profiler makes it slower: their shares are compared.
+        scale = truth["step_ns"] / slow.step_ns if truth["group"] == "fsdp" else 1.0
+        said["off"] = round(scale * slow.predicted_ns / truth["even_step_ns"] - 1, 3)
         is_right &= abs(said["off"]) <= MOST_OFF
     return {"ok": is_right, **said}
+
+
+def judge_all(told: dict[str, Any], folder: Path) -> bool:
+    """Judge each case, add the result to what is told, and return whether all are right."""
+    for case, truth in told["cases"].items():
+        truth["judged"] = judged(truth, folder / case)
+        print(json.dumps({case: truth["judged"]}), flush=True)
+    return all(truth["judged"]["ok"] for truth in told["cases"].values())
 
 
 def main() -> None:
@@ -304,7 +319,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12, help="steps in a trace, and in a measurement")
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=GROUPS, help="only the cases of these")
     parser.add_argument("--dry", action="store_true", help="on the CPU, with gloo")
+    parser.add_argument("--judge", action="store_true", help="only judge the traces in OUT")
     args = parser.parse_args()
+    if args.judge:
+        sys.exit(not judge_all(json.loads((args.out / "truth.json").read_text()), args.out))
     if not args.dry and (not torch.cuda.is_available() or torch.cuda.device_count() < 2):
         sys.exit("two GPUs are needed; --dry tries the script without")
     args.out.mkdir(parents=True, exist_ok=True)
@@ -314,16 +332,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(each, (port, folder, args.steps, args.dry, args.groups), nprocs=2)
         told = json.loads(Path(folder, "truth.json").read_text())
-        for case, truth in () if args.dry else told["cases"].items():
-            truth["judged"] = judged(truth, Path(folder, case))
-            print(json.dumps({case: truth["judged"]}), flush=True)
+        are_right = args.dry or judge_all(told, Path(folder))
         Path(folder, "truth.json").write_text(json.dumps(told, indent=1) + "\n")
         with tarfile.open(args.out / "ranks.tar", "w") as packed:
             for path in sorted(Path(folder).rglob("*.json*")):
                 packed.add(path, str(path.relative_to(folder)))
         (args.out / "truth.json").write_bytes(Path(folder, "truth.json").read_bytes())
     print(f"{args.out / 'ranks.tar'}: {(args.out / 'ranks.tar').stat().st_size} bytes")
-    sys.exit(any(not truth["judged"]["ok"] for truth in told["cases"].values() if "judged" in truth))
+    sys.exit(not are_right)
 
 
 if __name__ == "__main__":

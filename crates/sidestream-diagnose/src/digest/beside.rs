@@ -8,7 +8,7 @@ use crate::measure::{Class, Collectives, Spans, Steps, class, quantile};
 use crate::model::{Kernel, Name, Trace, What};
 
 /// Adds to each exchange how much longer the kernels beside it took than the same kernels take without one: by the median of
-/// those in the same place of a step, or of all with the same name and launch where there are none. Other kernels stay.
+/// those in the same place of a step, or of all with the same name and launch, if they are alike. Other kernels stay.
 pub fn add_slowed(trace: &Trace, steps: &Steps, collectives: &Collectives, rows: &mut [Row]) {
     // Also beside those that have no row.
     let mut held = Spans::default();
@@ -50,10 +50,12 @@ pub fn add_slowed(trace: &Trace, steps: &Steps, collectives: &Collectives, rows:
             }
         }
     }
-    let medians: HashMap<_, _> = alone
-        .into_iter()
-        .filter_map(|(key, times)| Some((key, quantile(&times, 1, 2)?)))
-        .collect();
+    // Kernels of one name and launch may still do unlike work: of those that differ, only the same place of a step is alike.
+    let median = |(key, times): ((Name, Kernel, Option<u32>), Vec<u64>)| {
+        let of = |part| quantile(&times, part, 10);
+        (key.2.is_some() || of(9)? <= of(1)? + of(1)? / 10).then_some((key, of(5)?))
+    };
+    let medians: HashMap<_, _> = alone.into_iter().filter_map(median).collect();
     let mut more_ns = vec![0.0; rows.len()];
     for (work, kernel, place) in beside {
         let of_place = |place| medians.get(&(work.name, kernel, place));

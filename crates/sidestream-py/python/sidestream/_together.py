@@ -276,6 +276,8 @@ class SlowRank:
             compared.
         step_ns: The time of a step in a replay of all ranks.
         predicted_ns: The time of that step if this rank were as fast as the median.
+        slowed_ns: The time in a step by which kernels of the compared ranks were slower beside exchanges that
+            waited, which the predicted step does not have.
     """
 
     rank: int
@@ -287,6 +289,7 @@ class SlowRank:
     is_alike: bool
     step_ns: int
     predicted_ns: int
+    slowed_ns: int
 
 
 @dataclass(frozen=True)
