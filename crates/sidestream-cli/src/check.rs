@@ -50,7 +50,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "suppress")]
     reduce: Option<PathBuf>,
     /// Leave out known findings. Each line of the file is FILE:LINE REASON, function:NAME REASON or kernel:NAME REASON, and
-    /// stands for what happens there: at a call of that line or kernel, or of what the function calls
+    /// leaves out the findings about a call in that line, in that function or in what it calls, or a launch of that kernel.
+    /// Not for Markdown files
     #[arg(long, value_name = "FILE")]
     suppress: Option<PathBuf>,
     #[arg(skip)]
@@ -93,6 +94,12 @@ impl Outcome {
 /// Runs the command.
 pub fn main(mut args: Args) -> Result<Exit, Failure> {
     if let Some(path) = &args.suppress {
+        if let Some(text) = args.files.iter().find(|path| text::is_text(path)) {
+            return Err(Failure::input(format!(
+                "{} is a Markdown file, and Markdown files cannot have suppressions; check it without --suppress",
+                shown(text)
+            )));
+        }
         args.known = Suppressions::read(path)?;
     }
     let args = &args;
@@ -185,9 +192,9 @@ enum Source {
 
 fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
     if text::is_text(path) {
-        if args.trace.is_some() || args.reduce.is_some() || args.suppress.is_some() {
+        if args.trace.is_some() || args.reduce.is_some() {
             return Err(Failure::input(format!(
-                "{} is a Markdown file, and --trace, --reduce and --suppress work on one run; give the log or the program",
+                "{} is a Markdown file, and --trace and --reduce work on one run; give the log or the program",
                 shown(path)
             )));
         }
@@ -481,12 +488,9 @@ fn show(
     suppressed: &Suppressed<'_>,
 ) -> Result<(), Failure> {
     let text = || {
-        format!(
-            "{}: {}{}",
-            shown(path),
-            checked.page(program),
-            suppressed.text()
-        )
+        let mut text = format!("{}: {}", shown(path), checked.page(program));
+        suppressed.add_to_text(&mut text, &checked.report);
+        text
     };
     let json = || {
         let mut data = checked_json(checked);

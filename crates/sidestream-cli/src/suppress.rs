@@ -11,6 +11,9 @@ use sidestream::op::{OpId, SiteId};
 use crate::failure::{Failure, shown, tell};
 use crate::input;
 
+/// What is said of suppressions that matched nothing.
+const UNUSED: &str = "these suppressions matched nothing; correct or remove them: names and path components match whole";
+
 /// Where findings are not reported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -25,6 +28,8 @@ pub enum Place {
 /// Findings that are not reported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Suppression {
+    /// The file and the line in which it stands.
+    pub source: String,
     /// Where, as it is written.
     at: String,
     /// Where.
@@ -64,15 +69,18 @@ impl Place {
     }
 }
 
-/// Reads suppressions, one a line; empty lines and those that begin with `#` are ignored. `path` names the file in the error.
+/// Reads suppressions, one a line; empty lines and those that begin with `#` are ignored. `path` names the file.
 ///
 /// # Errors
 /// The first line that is not a suppression, and what to write.
 pub fn parse(text: &str, path: &str) -> Result<Vec<Suppression>, String> {
+    // Some editors begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !(line.is_empty() || line.starts_with('#')));
     let read = |(number, line): (usize, &str)| {
-        let wrong = |why: &str| format!("{path}:{number}: {why}");
+        let source = format!("{path}:{number}");
+        let wrong = |why: &str| format!("{source}: {why}");
         let (place, reason) = place_of(line).ok_or_else(|| {
             let write = "write FILE:LINE REASON, function:NAME REASON or kernel:NAME REASON";
             wrong(&format!(
@@ -87,8 +95,16 @@ pub fn parse(text: &str, path: &str) -> Result<Vec<Suppression>, String> {
                 one_line(at)
             )));
         }
-        let (at, reason) = (at.to_owned(), reason.to_owned());
-        Ok(Suppression { at, place, reason })
+        if matches!(place, Place::Line(_, 0)) {
+            let at = one_line(at);
+            return Err(wrong(&format!("{at}: lines are counted from 1")));
+        }
+        Ok(Suppression {
+            source,
+            at: at.to_owned(),
+            place,
+            reason: reason.to_owned(),
+        })
     };
     lines.map(read).collect()
 }
@@ -159,19 +175,23 @@ impl Suppressions {
             self.is_partial.set(true);
         }
         let own = self.list.iter().map(|(one, _)| (one, 0));
-        let mut suppressed = Suppressed(own.collect());
+        let mut suppressed = Suppressed {
+            each: own.collect(),
+            findings: 0,
+        };
         if self.list.is_empty() {
             return suppressed;
         }
         let mut stays = |calls: Vec<String>| {
             let mut stays = true;
-            for ((one, findings), (_, is_used)) in suppressed.0.iter_mut().zip(&self.list) {
+            for ((one, findings), (_, is_used)) in suppressed.each.iter_mut().zip(&self.list) {
                 if calls.iter().any(|call| one.place.is_of(call, folder)) {
                     *findings += 1;
                     is_used.set(true);
                     stays = false;
                 }
             }
+            suppressed.findings += u64::from(!stays);
             stays
         };
         report.races.retain(|race| {
@@ -186,33 +206,45 @@ impl Suppressions {
     /// Tells on standard error which suppressions matched nothing.
     pub fn tell_unused(&self) {
         let unused = self.list.iter().filter(|(_, is_used)| !is_used.get());
-        let unused: Vec<_> = unused.map(|(one, _)| one.to_string()).collect();
+        let unused = unused.map(|(one, _)| format!("{}: {one}", one.source));
+        let unused: Vec<_> = unused.collect();
         if !(unused.is_empty() || self.is_partial.get()) {
-            let what = "these suppressions matched nothing; remove them";
-            tell(format_args!("sidestream: {what}: {}", unused.join(", ")));
+            tell(format_args!("sidestream: {UNUSED}: {}", unused.join(", ")));
         }
     }
 }
 
-/// Each suppression with the number of findings that it took out of a report.
-pub struct Suppressed<'a>(Vec<(&'a Suppression, u64)>);
+/// What suppressions took out of a report.
+pub struct Suppressed<'a> {
+    /// Each with its number of findings.
+    each: Vec<(&'a Suppression, u64)>,
+    /// The number of all these findings.
+    findings: u64,
+}
 
 impl Suppressed<'_> {
-    /// Returns those that were used, as lines.
-    pub fn text(&self) -> String {
-        let used = self.0.iter().filter(|(_, findings)| *findings > 0);
-        used.map(|(one, findings)| {
-            let findings = counted(*findings, "finding");
-            format!("\n  suppressed: {findings}: {one}\n")
-        })
-        .collect()
+    /// Adds to the text of a report, whose first line ends with the summary, a line for each suppression that was used.
+    pub fn add_to_text(&self, text: &mut String, report: &Report) {
+        let summary = report.summary();
+        let at = text.find(&format!("{summary}\n"));
+        // Without this, a report would say that there is no race where there is one that is known.
+        if let (1.., true, Some(at)) = (self.findings, summary.starts_with("no race"), at) {
+            let findings = counted(self.findings, "suppressed finding");
+            text.insert_str(at + "no race".len(), &format!(" besides {findings}"));
+        }
+        for (one, findings) in &self.each {
+            if *findings > 0 {
+                let findings = counted(*findings, "finding");
+                *text += &format!("\n  suppressed: {findings}: {one}\n");
+            }
+        }
     }
 
     /// Adds all to a report.
     pub fn add_to(&self, report: &mut Value) {
         let one = |(one, findings): &(&Suppression, u64)| json!({"place": one.at, "reason": one.reason, "findings": findings});
-        if !self.0.is_empty() {
-            report["suppressed"] = self.0.iter().map(one).collect();
+        if !self.each.is_empty() {
+            report["suppressed"] = self.each.iter().map(one).collect();
         }
     }
 }

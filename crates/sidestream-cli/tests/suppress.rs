@@ -50,7 +50,16 @@ fn a_line_of_either_op_leaves_its_race_out_and_no_other() {
     }
     let both = checked("FILE:3 one\nFILE:6 other\n", &[]);
     assert_eq!((both.code, both.err.as_str()), (0, ""), "{}", both.out);
-    assert!(both.out.starts_with("FILE: two: no race\n"), "{}", both.out);
+    let begin = "FILE: two: no race besides 2 suppressed findings\n";
+    assert!(both.out.starts_with(begin), "{}", both.out);
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_first_line() {
+    let twice = checked("\u{feff}FILE:3 one\nFILE:4 again\nFILE:5 other\n", &[]);
+    assert_eq!((twice.code, twice.err.as_str()), (0, ""), "{}", twice.out);
+    // Two suppressions of one finding are one finding.
+    assert!(twice.out.contains("besides 2 suppressed"), "{}", twice.out);
 }
 
 #[test]
@@ -63,8 +72,9 @@ fn data_counts_what_each_suppression_left_out() {
         json!([{"place": "FILE:3", "reason": "one", "findings": 1},
                {"place": "other.yaml:6", "reason": "gone", "findings": 0}])
     );
-    let unused = "these suppressions matched nothing; remove them: other.yaml:6 (gone)\n";
-    assert_eq!(ran.err, format!("sidestream: {unused}"));
+    let unused = "these suppressions matched nothing; correct or remove them: names and path components match whole";
+    let entry = "KNOWN:2: other.yaml:6 (gone)";
+    assert_eq!(ran.err, format!("sidestream: {unused}: {entry}\n"));
 }
 
 #[test]
@@ -117,6 +127,7 @@ fn what_was_not_checked_leaves_open_which_are_unused() {
 fn a_line_that_is_no_suppression_is_named_with_what_to_write() {
     for (line, why) in [
         ("FILE:9", "say after FILE:9 why it is not a race"),
+        ("a.py:0 see b.py:3 too", "a.py:0: lines are counted from 1"),
         ("kernel:f()", "say after kernel:f() why it is not a race"),
         (
             "FILE nine",
@@ -134,12 +145,10 @@ fn a_line_that_is_no_suppression_is_named_with_what_to_write() {
     let ran = sidestream(&["check", "--suppress", "nowhere", "x.yaml"]);
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("cannot read nowhere"), "{}", ran.err);
-    let text = sidestream(&["check", "--suppress", &file("a:1 x"), "text.md"]);
-    assert!(
-        text.err.contains("--suppress work on one run"),
-        "{}",
-        text.err
-    );
+    let text = sidestream(&["check", "--suppress", &file("a:1 x"), &file(TWO), "text.md"]);
+    assert_eq!((text.code, text.out.as_str()), (2, ""));
+    let says = "text.md is a Markdown file, and Markdown files cannot have suppressions";
+    assert!(text.err.contains(says), "{}", text.err);
 }
 
 #[cfg(target_os = "linux")]
@@ -154,14 +163,16 @@ mod program {
         listened(&all, &compiled("waits.c"), &[])
     }
 
+    const NONE: &str = "no race besides 2 suppressed findings";
+
     #[test]
     fn a_program_is_left_out_by_lines_kernels_and_functions() {
         for (known, left) in [
             ("waits.c:33 it is", "1 race"),
             ("kernel:scale it is", "1 race"),
-            ("tests/programs/waits.c:29 it is", "no race"),
-            ("function:main it is", "no race"),
-            ("function:main() it is", "no race"),
+            ("tests/programs/waits.c:29 it is", NONE),
+            ("function:main it is", NONE),
+            ("function:main() it is", NONE),
             ("waits.c:28 it is", "2 races"),
             ("aits.c:29 it is", "2 races"),
             ("elsewhere/waits.c:29 it is", "2 races"),
@@ -171,12 +182,7 @@ mod program {
             ("kernel:(anonymous namespace)::scale it is", "2 races"),
         ] {
             let ran = listened_with(known, &[]);
-            assert_eq!(
-                ran.code,
-                i32::from(left != "no race"),
-                "{known}: {}",
-                ran.out
-            );
+            assert_eq!(ran.code, i32::from(left != NONE), "{known}: {}", ran.out);
             assert!(
                 ran.out.contains(&format!("calls, {left}\n")),
                 "{known}: {}",

@@ -66,22 +66,23 @@ pub fn peaks(device_name: &str, dtype: &str) -> PyResult<Option<(f64, f64)>> {
     }))
 }
 
-/// The file, line, reason, function and kernel of a suppression.
+/// The file, line, reason, function and kernel of a suppression, and where it stands.
 type Parts = (
     Option<String>,
     Option<u64>,
     String,
     Option<String>,
     Option<String>,
+    String,
 );
 
 /// The suppressions in a text, which stands in the file of this name.
 #[pyfunction]
 pub fn parse_suppressions(text: &str, path: &str) -> PyResult<Vec<Parts>> {
-    let parts = |Suppression { place, reason, .. }| match place {
-        Place::Line(file, line) => (Some(file), Some(line), reason, None, None),
-        Place::Function(name) => (None, None, reason, Some(name), None),
-        Place::Kernel(name) => (None, None, reason, None, Some(name)),
+    let parts = |it: Suppression| match it.place {
+        Place::Line(file, line) => (Some(file), Some(line), it.reason, None, None, it.source),
+        Place::Function(name) => (None, None, it.reason, Some(name), None, it.source),
+        Place::Kernel(name) => (None, None, it.reason, None, Some(name), it.source),
     };
     let found = parse(text, path).map_err(PyValueError::new_err)?;
     Ok(found.into_iter().map(parts).collect())

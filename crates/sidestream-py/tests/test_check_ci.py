@@ -53,11 +53,21 @@ def test_suppressed_races_do_not_count_and_unused_entries_are_named(racy: Path, 
     known.write_text(
         f"# looked at in May\n\ntrain.py:{TWO} the ring has a lock of its own\nother.py:3 gone since\n"
     )
-    ran = command("--suppress", known, racy)
+    report = tmp_path / "report.json"
+    ran = command("--json", report, "--suppress", known, racy)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.startswith("no race in 2 operations")
-    assert f"suppressed: train.py:{TWO} (the ring has a lock of its own)\n" in ran.stderr
-    assert "these suppressions matched nothing; remove them: other.py:3 (gone since)" in ran.stderr
+    assert ran.stderr.startswith("no race besides 1 suppressed finding in 2 operations")
+    assert f"suppressed: 1 finding: train.py:{TWO} (the ring has a lock of its own)\n" in ran.stderr
+    assert (
+        "these suppressions matched nothing; correct or remove them: names and path components match whole: "
+        f"{known}:4: other.py:3 (gone since)" in ran.stderr
+    )
+    assert json.loads(report.read_text())["suppressed"] == [
+        {"place": f"train.py:{TWO}", "reason": "the ring has a lock of its own", "findings": 1},
+        {"place": "other.py:3", "reason": "gone since", "findings": 0},
+    ]
+    ran = command("--suppress", known, "--suppress", known, racy)
+    assert ran.returncode == 2 and "--suppress: it cannot be used multiple times" in ran.stderr
     known.write_text(f"rain.py:{TWO} of another file\n")
     ran = command("--suppress", known, racy, "--mine", "--simulate")
     assert ran.returncode == 1
@@ -69,6 +79,7 @@ def test_suppressed_races_do_not_count_and_unused_entries_are_named(racy: Path, 
     ("line", "why"),
     [
         ("train.py:9", "say after train.py:9 why it is not a race"),
+        ("train.py:0 nine", "train.py:0: lines are counted from 1"),
         ("train.py nine", "'train.py nine' is not a suppression"),
     ],
 )
@@ -90,12 +101,12 @@ def test_a_race_is_suppressed_by_an_operator_or_a_function_of_its_stack_and_no_o
         with checking(pretend=True, suppress=(Suppression(None, None, "known", kernel=name),)) as found:
             program(found._recorder)
         assert len(found.races) == left, name
-        assert (f"suppressed: kernel:{name} (known)" in str(found)) == (left == 0)
+        assert (f"suppressed: 1 finding: kernel:{name} (known)" in str(found)) == (left == 0)
     for name, left in [("program", 0), ("two", 1), ("progra", 1)]:
         with checking(pretend=True, suppress=(Suppression(None, None, "known", name),)) as found:
             program(found._recorder)
         assert len(found.races) == left, name
-        assert (f"suppressed: function:{name} (known)" in str(found)) == (left == 0)
+        assert (f"suppressed: 1 finding: function:{name} (known)" in str(found)) == (left == 0)
 
 
 def test_a_file_of_suppressions_that_is_no_text_is_named(tmp_path: Path) -> None:
@@ -240,7 +251,7 @@ def test_the_fixture(tmp_path: Path) -> None:
 
 def test_a_file_of_suppressions(tmp_path: Path) -> None:
     known = tmp_path / "known.txt"
-    known.write_text("./a b/train.py:7   for: a reason  \nkernel:addmm slow\nfunction:step fine\n")
+    known.write_text("\ufeff./a b/train.py:7   for: a reason  \nkernel:addmm slow\nfunction:step fine\n")
     assert suppressions(known) == (
         Suppression("a b/train.py", 7, "for: a reason"),
         Suppression(None, None, "slow", kernel="addmm"),

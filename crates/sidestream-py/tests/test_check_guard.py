@@ -104,7 +104,7 @@ def test_a_suppressed_finding_is_not_written(repository: Path) -> None:
     ran = checked(
         repository, "--suppress", "fine.txt", "--write-baseline", "known.json", repository / "src/train.py"
     )
-    assert "suppressed: train.py:7 (a lock orders them)" in ran.stderr
+    assert "suppressed: 1 finding: train.py:7 (a lock orders them)" in ran.stderr
     assert '"RAW"' not in (repository / "known.json").read_text()
 
 

@@ -124,7 +124,11 @@ fn report(
     if has_ended {
         known.is_partial.set(true);
     }
-    let text = || format!("{name}: {}{}", text(process, &report), suppressed.text());
+    let text = || {
+        let mut text = format!("{name}: {}", text(process, &report));
+        suppressed.add_to_text(&mut text, &report);
+        text
+    };
     let data = || {
         let mut data = checked_json(&Checked {
             name: name.to_owned(),

@@ -82,9 +82,11 @@ def check(
         memory: Maximum bytes that the check may use, 1 GiB by default. If they do not suffice, the check ends
             early, and ``CheckedRun.ended`` says so.
         suppress: A file of findings that are known to be harmless: a line ``FILE:LINE REASON`` for each,
-            where ``FILE`` is the end of a path. A race with that line in one of its stacks is not reported.
+            where ``FILE`` is the last components of a path, each in full. A race with that line in one of its
+            stacks is not reported.
             ``function:NAME`` and ``kernel:NAME``, a function in a stack and an operator, may be in its place.
-            The report names the suppressions that were used, and those that matched nothing.
+            The report names the suppressions that were used, with the number of findings, and those that
+            matched nothing.
         host: Whether the host's own loads and stores of pinned memory are observed, including those of NumPy
             and other libraries. For that, pages that an asynchronous copy uses are protected until the host
             has waited for the copy.
@@ -342,7 +344,7 @@ class CheckedRun(Result):
     @property
     def suppressed(self) -> tuple[Suppression, ...]:
         """The suppressions that matched a finding."""
-        return self._found.suppressed
+        return tuple(dict.fromkeys(one for one, findings in self._found.suppressed if findings))
 
     @property
     def known(self) -> int:
@@ -414,6 +416,10 @@ class CheckedRun(Result):
         return {
             "schema": "sidestream.checked/1",
             **{name: plain(getattr(self, name)) for name in _PARTS},
+            "suppressed": [
+                {"place": one._place, "reason": one.reason, "findings": findings}
+                for one, findings in self._found.suppressed
+            ],
             "skipped": list(self.skipped),
         }
 
@@ -426,6 +432,8 @@ class CheckedRun(Result):
         count = len(found.races)
         certain = sum(race.severity == "error" for race in found.races)
         races = "no race" if certain == 0 else "1 race" if certain == 1 else f"{certain} races"
+        if found.left_out and not certain:
+            races += f" besides {found.left_out} suppressed finding{'s' * (found.left_out != 1)}"
         if certain < count:
             races += " and 1 warning" if count - certain == 1 else f" and {count - certain} warnings"
         operations = "1 operation" if found.operations == 1 else f"{found.operations:,} operations"
@@ -470,15 +478,17 @@ class CheckedRun(Result):
         parts += [str(lint) for lint in found.lints]
         if found.races and (streams := named(found.races, found.streams)):
             parts.append("streams: " + ", ".join(streams))
-        if found.suppressed:
-            parts.append("suppressed: " + ", ".join(str(one) for one in found.suppressed))
+        if found.left_out:
+            used = ((one, findings) for one, findings in found.suppressed if findings)
+            parts.append("\n".join(f"suppressed: {counted(findings)}: {one}" for one, findings in used))
         if found.known:
             parts.append(f"left out as known: {counted(len(found.known))}")
         # A run that checked nothing, or not to its end, cannot tell what is unused.
         if unused and found.operations and found.ended is None:
-            if left := [one for one in self._suppress if one not in found.suppressed]:
+            if left := [one._entry for one, findings in found.suppressed if not findings]:
                 parts.append(
-                    "these suppressions matched nothing; remove them: " + ", ".join(str(one) for one in left)
+                    "these suppressions matched nothing; correct or remove them: names and path components "
+                    f"match whole: {', '.join(left)}"
                 )
             if self._baseline is not None and (gone := self._baseline.known - set(found.known)):
                 parts.append(self._baseline.shown(len(gone)))
@@ -498,6 +508,6 @@ class CheckedRun(Result):
 
 
 #: The parts of the report as data.
-_PARTS = ("races", "mends", "lints", "suppressed", "known", "operations", "ended", "streams", "host")
+_PARTS = ("races", "mends", "lints", "known", "operations", "ended", "streams", "host")
 #: Maximum number of races that are shown for one call.
 _SHOWN = 4

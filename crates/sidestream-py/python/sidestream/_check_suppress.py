@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +31,20 @@ class Suppression:
     reason: str
     function: str | None = None
     kernel: str | None = None
+    #: The file and the line in which it stands.
+    _source: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
+        return printable(f"{self._place} ({self.reason})")
+
+    @property
+    def _entry(self) -> str:
+        return printable(f"{self._source}: {self}") if self._source else str(self)
+
+    @property
+    def _place(self) -> str:
         named = f"kernel:{self.kernel}" if self.function is None else f"function:{self.function}"
-        place = named if self.file is None else f"{self.file}:{self.line}"
-        return printable(f"{place} ({self.reason})")
+        return named if self.file is None else f"{self.file}:{self.line}"
 
     def is_of(self, operator: str | None, stack: Iterable[Place]) -> bool:
         """Return whether a call of this operator, with this stack, is at the suppressed place."""

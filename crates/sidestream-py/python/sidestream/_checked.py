@@ -285,7 +285,9 @@ class Found:
     ended: str | None
     streams: tuple[NamedStream, ...] = field(default=())
     mends: tuple[Mend, ...] = field(default=())
-    suppressed: tuple[Suppression, ...] = field(default=())
+    #: Each suppression with the number of findings that it left out, and the number of all these findings.
+    suppressed: tuple[tuple[Suppression, int], ...] = field(default=())
+    left_out: int = 0
     known: tuple[Finding, ...] = field(default=())
     host: HostAccesses = field(default=HostAccesses(0, 0, 0, 0, 0, 0, None))
 
@@ -308,17 +310,21 @@ def without(found: Found, suppress: tuple[Suppression, ...], baseline: Baseline 
     """Return the findings that are neither suppressed nor in the baseline."""
     if not suppress and (baseline is None or not baseline.known):
         return found
-    used: dict[Suppression, None] = {}
+    counts = [0] * len(suppress)
+    left_out = 0
     known: dict[Finding, None] = {}
 
     def is_out(of: CheckedRace | Remark) -> bool:
+        nonlocal left_out
         sides: list[tuple[str | None, tuple[Place, ...]]]
         if isinstance(of, Remark):
             sides = [(None, of.stack)]
         else:
             sides = [(side.operator, side.stack) for side in (of.first, of.second)]
-        those = [one for one in suppress if any(one.is_of(*side) for side in sides)]
-        used.update(dict.fromkeys(those))
+        those = [at for at, one in enumerate(suppress) if any(one.is_of(*side) for side in sides)]
+        for at in those:
+            counts[at] += 1
+        left_out += bool(those)
         if those or baseline is None:
             return bool(those)
         finding = baseline.remark(of) if isinstance(of, Remark) else baseline.race(of)
@@ -335,12 +341,14 @@ def without(found: Found, suppress: tuple[Suppression, ...], baseline: Baseline 
         # right.
         if races:
             mends.append(replace(mend, races=races, first=now.get(mend.first, min(races))))
+    lints = tuple(lint for lint in found.lints if not is_out(lint))
     return replace(
         found,
         races=tuple(found.races[at] for at in left),
         mends=tuple(mends),
-        lints=tuple(lint for lint in found.lints if not is_out(lint)),
-        suppressed=tuple(used),
+        lints=lints,
+        suppressed=tuple(zip(suppress, counts, strict=True)),
+        left_out=left_out,
         known=tuple(known),
     )
 

@@ -209,6 +209,15 @@ def _runs(text: str) -> int:
     return 0 if text == "all" else int(text)
 
 
+class _Once(argparse.Action):
+    """Refuses an option that is given twice, of which one would be ignored."""
+
+    def __call__(self, parser: Any, given: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        if getattr(given, self.dest) is not None:
+            raise argparse.ArgumentError(self, "it cannot be used multiple times")
+        setattr(given, self.dest, value)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sidestream.check",
@@ -246,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--suppress",
+        action=_Once,
         metavar="FILE",
         help="findings to leave out: a line FILE:LINE REASON for each, or function:NAME, kernel:NAME",
     )
