@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf, absolute};
 
 use clap::Parser;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, counted, one_line, replay};
 use sidestream::log::{MAGIC, Reader};
 use sidestream::op::OpId;
@@ -37,7 +38,8 @@ pub struct Args {
     /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or Markdown files; - is standard
     /// input
     #[arg(required_unless_present = "program", value_name = "FILE")]
-    #[arg(conflicts_with = "exact")]
+    #[arg(conflicts_with_all = ["exact", "only", "light", "provoke", "stacks"])]
+    #[arg(value_parser = PathBufValueParser::new().try_map(named))]
     files: Vec<PathBuf>,
     /// Print one line of JSON for each program instead of text
     #[arg(long)]
@@ -88,6 +90,16 @@ impl Outcome {
             Outcome::Refused => 3,
             Outcome::Warnings => 4,
         }
+    }
+}
+
+/// Refuses what was meant as the value of `--exact`, which needs `=`, since a file may follow the option.
+fn named(path: PathBuf) -> Result<PathBuf, String> {
+    match path.to_str() {
+        Some(word @ ("first" | "all")) if !path.exists() => Err(format!(
+            "there is no such file; if it says which launches to watch, write --exact={word}"
+        )),
+        _ => Ok(path),
     }
 }
 

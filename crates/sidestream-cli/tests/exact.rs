@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sidestream_inject::calls::CALLS;
 use sidestream_inject::wire::{HEADER_WORDS, Head, Tag};
 
-use crate::command::{FOLDER, Ran, sidestream_with};
+use crate::command::{FOLDER, Ran, sidestream, sidestream_with};
 use crate::program::{compiled, linked};
 
 /// A folder with what `--exact` looks for.
@@ -148,6 +148,19 @@ fn only_a_program_can_be_watched() {
         let ran = Installed::new("arguments").run(&[], arguments);
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
         assert!(ran.err.contains("--exact"), "{}", ran.err);
+    }
+    for option in ["--light", "--provoke=20", "--stacks", "--only=x"] {
+        let ran = sidestream(&["check", option, "a.yaml"]);
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
+        assert!(ran.err.contains("cannot be used with"), "{}", ran.err);
+    }
+    for arguments in [
+        &["check", "--exact", "first", "--", "a"][..],
+        &["check", "all"],
+    ] {
+        let ran = sidestream(arguments);
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
+        assert!(ran.err.contains("write --exact="), "{}", ran.err);
     }
 }
 
