@@ -27,8 +27,8 @@ pub struct Options {
     #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "20", conflicts_with = "light",
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub provoke: Option<u32>,
-    /// Watch each access of each kernel: exact bytes, without guesses. The program runs many times slower. Takes NVIDIA's
-    /// Sanitizer library and nvcc
+    /// Watch the accesses of kernels themselves, to the byte, in place of guesses from their parameters. What is not seen is in
+    /// docs/guide/programs.md. The program runs many times slower. Takes NVIDIA's Sanitizer library and nvcc
     #[arg(long, value_name = "LAUNCHES", num_args = 0..=1, require_equals = true, default_missing_value = "all",
           conflicts_with = "light")]
     pub exact: Option<Exact>,
@@ -48,8 +48,8 @@ pub struct Options {
 pub enum Exact {
     /// All of them
     All,
-    /// The first ones of a kernel, until what it touches beside its pointers stays the same, and some from time to time.
-    /// The program runs faster. If there is a race, the program runs again with all watched
+    /// The first ones of each kernel, until it touches the same bytes relative to its pointers, and a few later ones. The
+    /// program runs faster. If there is an error, `check` runs it again with all watched; `record` runs it once
     First,
 }
 
