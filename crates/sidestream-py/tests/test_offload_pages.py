@@ -178,6 +178,40 @@ def test_weights_in_files_are_neither_trained_nor_changed(tmp_path: Path) -> Non
         sidestream.offload(linear(), "cuda", budget=2 * LAYER, pinned="100 kB")
 
 
+def zero(model: nn.Sequential, _: Any) -> None:
+    model[6].weight.zero_()
+
+
+def load(model: nn.Sequential, _: Any) -> None:
+    state = model.state_dict()
+    model.load_state_dict({**state, "6.weight": state["6.weight"] + 1}, strict=False)
+
+
+def through_data(model: nn.Sequential, offloaded: Any) -> None:
+    model[6].weight.data.mul_(2)
+    offloaded.changed()
+
+
+@pytest.mark.parametrize("passes", [0, 1, 3])
+@pytest.mark.parametrize("change", [zero, load, through_data])
+def test_changes_of_weights_in_files_are_refused_whenever_they_happen(
+    tmp_path: Path, change: Callable[..., None], passes: int
+) -> None:
+    model, resident = mapped(tmp_path / "weights")
+    offloaded = sidestream.offload(model, "cuda", budget=2 * LAYER, pinned=2 * LAYER)
+    for _ in range(passes):
+        assert same(model, resident)
+    # Nothing is changed yet.
+    offloaded.changed()
+    assert same(model, resident)
+    with torch.no_grad():
+        change(model, offloaded)
+    named = "0" if change is load else "6"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=rf'"{named}", Linear\'s weight was changed, .*weights'):
+            same(model, resident)
+
+
 def test_frozen_weights_in_files_carry_gradients_to_others(tmp_path: Path) -> None:
     model, resident = mapped(tmp_path / "weights")
     sidestream.offload(model, "cuda", budget=2 * LAYER, pinned=2 * LAYER)

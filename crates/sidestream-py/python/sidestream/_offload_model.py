@@ -571,10 +571,15 @@ class Offloaded:
     # What users call.
 
     def changed(self) -> None:
-        """Say that weights were changed in place through ``param.data``, which is not noticed otherwise."""
+        """Say that weights were changed in place through ``param.data``, which is not noticed otherwise.
+
+        Weights that stay in their files are compared with them, so that the next pass refuses a change.
+        """
         with self._lock:
             for layer in self.layers:
                 layer.versions = ()
+                for weight in layer.weights:
+                    weight.compare()
 
     def remove(self, device: Any = "cpu") -> nn.Module:
         """End this: bring all weights to the CPU or another device, and return the model.

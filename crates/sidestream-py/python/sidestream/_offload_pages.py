@@ -67,10 +67,18 @@ class File:
             count = read_at(self.descriptor, at + done, into[done:])
             done, now = done + count, now if count else (0, 0)
         if now != self.begun or self._state() != self.begun:
+            then, size = self.begun[0], self._state()[0]
+            how = "its modification time differs" if size == then else f"{then} bytes then, {size} now"
             raise RuntimeError(
-                f"{self.path} has changed since the model was offloaded ({self.begun[0]} bytes then, "
-                f"{self._state()[0]} now), and its weights are read from there: load the model again"
+                f"{self.path} has changed since the model was offloaded ({how}), and its weights are read "
+                "from there: load the model again"
             )
+
+    def bytes(self, at: int, size: int) -> bytearray:
+        """Return bytes from a position on; raises as `read` does."""
+        few = bytearray(size)
+        self.read(at, memoryview(few))
+        return few
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,19 @@ class Piece:
     size: int
     to: int
 
+    def differs(self, tensor: Tensor) -> bool:
+        """Whether a tensor of the mapping has other bytes than the file.
+
+        Raises:
+            RuntimeError: The file is not what it was.
+        """
+        begin = tensor.data_ptr()
+        # Pages may also be this process's own because of a neighbour that shares them.
+        return is_written(begin, self.size) and any(
+            ctypes.string_at(begin + done, size) != self.file.bytes(self.at + done, size)
+            for done, size in chunks(self.size)
+        )
+
 
 class Files:
     """The files that are mapped into this process now."""
@@ -89,6 +110,8 @@ class Files:
     def __init__(self) -> None:
         self._maps: list[tuple[int, int, int, str]] = []
         self._open: dict[str, File | None] = {}
+        #: Files that are not what is mapped any more.
+        self.lost: set[str] = set()
         try:
             lines = (
                 Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -104,14 +127,17 @@ class Files:
         """Return where a tensor is in a file; None if it is in memory, or was changed there."""
         begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
         for start, end, offset, path in self._maps:
-            if start <= begin and begin + size <= end and not self._is_changed(begin, size):
-                file, at = self._file(path), begin - start + offset
-                few = bytearray(min(size, 4096))
-                if file is None or at + size > file.begun[0]:
-                    return None
-                file.read(at, memoryview(few))
+            if start <= begin and begin + size <= end and not is_written(begin, size):
+                file, at, few = self._file(path), begin - start + offset, min(size, 4096)
                 # Another file may have that name by now.
-                return Piece(file, at, size, to) if ctypes.string_at(begin, len(few)) == few else None
+                if (
+                    file is not None
+                    and at + size <= file.begun[0]
+                    and ctypes.string_at(begin, few) == file.bytes(at, few)
+                ):
+                    return Piece(file, at, size, to)
+                self.lost.add(path.removesuffix(" (deleted)"))
+                return None
         return None
 
     def _file(self, path: str) -> File | None:
@@ -122,18 +148,19 @@ class Files:
                 self._open[path] = None
         return self._open[path]
 
-    def _is_changed(self, begin: int, size: int) -> bool:
-        """Whether pages of a mapping are this process's own copies."""
-        first, last = begin // mmap.PAGESIZE, (begin + size - 1) // mmap.PAGESIZE
-        try:
-            with Path("/proc/self/pagemap").open("rb") as pages:
-                pages.seek(8 * first)
-                raw = bytearray(pages.read(8 * (last - first + 1)))
-        except OSError:
-            return True
-        bits = torch.frombuffer(raw, dtype=torch.int64)
-        # Bit 63: in memory; 62: swapped; 61: of a file.
-        return bool((((bits >> 63 | bits >> 62) & ~(bits >> 61)) & 1).any())
+
+def is_written(begin: int, size: int) -> bool:
+    """Whether pages of a mapping are this process's own copies."""
+    first, last = begin // mmap.PAGESIZE, (begin + size - 1) // mmap.PAGESIZE
+    try:
+        with Path("/proc/self/pagemap").open("rb") as pages:
+            pages.seek(8 * first)
+            raw = bytearray(pages.read(8 * (last - first + 1)))
+    except OSError:
+        return True
+    bits = torch.frombuffer(raw, dtype=torch.int64)
+    # Bit 63: in memory; 62: swapped; 61: of a file.
+    return bool((((bits >> 63 | bits >> 62) & ~(bits >> 61)) & 1).any())
 
 
 @dataclass(eq=False)
@@ -225,7 +252,7 @@ class Pages:
 
     def _begin(self, layer: Layer) -> None:
         slab = self._reading[layer] = self._free.popleft()
-        slab.reads = [self._pool.submit(self._read, slab, slab.copied, *chunk) for chunk in chunks(layer)]
+        slab.reads = [self._pool.submit(self._read, slab, slab.copied, *chunk) for chunk in reads(layer)]
 
     def _read(self, slab: Slab, copied: Any, file: File, at: int, size: int, to: int) -> None:
         if copied is not None:
@@ -243,8 +270,14 @@ class Pages:
                 self._busy += 0.0 if self._active else time.perf_counter() - self._since
 
 
-def chunks(layer: Layer) -> Iterator[tuple[File, int, int, int]]:
+def chunks(size: int) -> Iterator[tuple[int, int]]:
+    """Yield the position and the size of each read of so many bytes."""
+    for done in range(0, size, CHUNK):
+        yield done, min(CHUNK, size - done)
+
+
+def reads(layer: Layer) -> Iterator[tuple[File, int, int, int]]:
     """Yield the reads of a layer: a file, a position in it, a size, and a position in the layer."""
     for piece in layer.pieces:
-        for done in range(0, piece.size, CHUNK):
-            yield piece.file, piece.at + done, min(CHUNK, piece.size - done), piece.to + done
+        for done, size in chunks(piece.size):
+            yield piece.file, piece.at + done, size, piece.to + done

@@ -123,8 +123,9 @@ class Weight:
     offset: int
     #: The values in the host's memory.
     host: Tensor
-    #: The file that has them, if they stay there.
-    path_of: str = ""
+    #: Where they stay in a file, and the version that has the values of the file; -1 if there is none.
+    piece: Piece | None = None
+    version: int = -1
 
     def show(self, values: Tensor) -> None:
         """Make the parameter be these values."""
@@ -164,12 +165,17 @@ class Weight:
         now.data = self.host
         return True
 
+    def compare(self) -> None:
+        """Look whether the values are still those of the file."""
+        if self.piece is not None:
+            self.version = -1 if self.piece.differs(self.host) else self.parameter._version
+
     def refuse_change(self) -> None:
         """Raise an error if the values stay in a file."""
-        if self.path_of:
+        if self.piece is not None:
             raise RuntimeError(
-                f"{self.path} was changed, or is trained, but stays in {self.path_of}, which offload does "
-                "not write: leave out `pinned`, or raise it; for a frozen model call requires_grad_(False)"
+                f"{self.path} was changed, or is trained, but stays in {self.piece.file.path}, which offload "
+                "does not write: leave out `pinned`, or raise it; for a frozen model call requires_grad_(False)"
             )
 
 
@@ -207,17 +213,18 @@ class Layer:
         self.pinned = Pinned(self.size) if pages is None else None
         offset = 0
         for at, (owner, name, parameter) in enumerate(self.parameters):
-            host, path_of = parameter.data, ""
+            host, piece = parameter.data, None
             if self.pinned is not None:
                 host = moved(self.pinned.memory, offset, host)
             else:
-                path_of = self.pieces[at].file.path
+                piece = self.pieces[at]
             if is_traceable_wrapper_subclass(host):
                 parameter = owner._parameters[name] = nn.Parameter(
                     host, requires_grad=parameter.requires_grad
                 )
-            path = f"{self.name}, {type(owner).__name__}'s {name}"
-            self.weights.append(Weight(owner, name, path, parameter, offset, host, path_of))
+            path = f"\"{self.name}\", {type(owner).__name__}'s {name}"
+            version = parameter._version
+            self.weights.append(Weight(owner, name, path, parameter, offset, host, piece, version))
             self.weights[-1].show(host)
             offset += bytes_of([parameter])
         self.versions = self.now()
@@ -247,12 +254,16 @@ class Layer:
         return tuple(weight.parameter._version for weight in self.weights)
 
     def is_changed(self) -> bool:
-        """Whether weights were changed since they were copied last; takes those that were given."""
+        """Whether weights were changed since they were copied last; takes those that were given.
+
+        Raises:
+            RuntimeError: They stay in a file. Copies ahead do not tell: what they read is the file's.
+        """
         is_given = [weight.adopt() for weight in self.weights]
-        is_changed = any(is_given) or self.now() != self.versions
-        if is_changed and self.pages is not None:
-            self.weights[0].refuse_change()
-        return is_changed
+        for weight in self.weights:
+            if weight.parameter._version != weight.version:
+                weight.refuse_change()
+        return any(is_given) or self.now() != self.versions
 
     def show(self, ring: Tensor | None) -> None:
         """Make the parameters be those of the ring, or of the host."""
