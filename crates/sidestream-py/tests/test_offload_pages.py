@@ -123,6 +123,27 @@ def test_a_file_may_be_deleted_but_not_changed(tmp_path: Path) -> None:
         same(model, resident)
 
 
+def test_a_file_that_is_written_in_place_has_another_time(tmp_path: Path) -> None:
+    model, resident = mapped(tmp_path / "weights")
+    sidestream.offload(model, "cuda", budget=2 * LAYER, pinned=2 * LAYER)
+    os.utime(tmp_path / "weights", (1, 1))
+    with pytest.raises(RuntimeError, match=r"weights has changed .*\(its modification time differs\)"):
+        same(model, resident)
+
+
+def test_what_has_to_be_pinned_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    model, _ = mapped(path)
+    with pytest.raises(
+        ValueError, match=r"pinned is 100.0 kB, .*it needs room for two layers of .* at least 294.9 kB$"
+    ):
+        sidestream.offload(model, "cuda", budget=2 * LAYER, pinned="100 kB")
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    (tmp_path / "new").replace(path)
+    with pytest.raises(ValueError, match=rf"; {path} was deleted, replaced or written after loading$"):
+        sidestream.offload(model, "cuda", budget=2 * LAYER, pinned=2 * LAYER)
+
+
 def test_what_is_not_needed_any_more_gives_room_to_what_comes(tmp_path: Path) -> None:
     class Some(nn.Module):  # type: ignore[misc]
         """Of all layers, the first ones."""
@@ -154,7 +175,7 @@ def test_weights_that_were_changed_are_not_read_from_the_file(tmp_path: Path) ->
         for each in (model, resident):
             each[4].weight[WIDTH // 2 :].mul_(2)
     with pytest.raises(
-        ValueError, match=r"pinned is 294.9 kB, .* too little: .* were changed, and have to be"
+        ValueError, match=r"pinned is 294.9 kB, .* too little: .*, or were changed and two layers"
     ):
         sidestream.offload(model, "cuda", budget=2 * LAYER, pinned=2 * LAYER)
     # A page may have bytes of the layer before it or after it, too.
@@ -173,21 +194,24 @@ def test_weights_in_files_are_neither_trained_nor_changed(tmp_path: Path) -> Non
         model[2].weight.add_(1)
         with pytest.raises(RuntimeError, match="leave out `pinned`, or raise it"):
             model(torch.randn(3, WIDTH).cuda())
-    few = r"pinned is 100.0 kB, 784.7 kB too little: 884.7 kB of weights are not mapped"
+    few = r"pinned is 100.0 kB, 784.7 kB too little: it needs room for 884.7 kB of weights that are not"
     with pytest.raises(ValueError, match=few):
         sidestream.offload(linear(), "cuda", budget=2 * LAYER, pinned="100 kB")
 
 
 def zero(model: nn.Sequential, _: Any) -> None:
+    """Change a weight in place."""
     model[6].weight.zero_()
 
 
 def load(model: nn.Sequential, _: Any) -> None:
+    """Load other values."""
     state = model.state_dict()
     model.load_state_dict({**state, "6.weight": state["6.weight"] + 1}, strict=False)
 
 
 def through_data(model: nn.Sequential, offloaded: Any) -> None:
+    """Change a weight in a way that PyTorch does not count."""
     model[6].weight.data.mul_(2)
     offloaded.changed()
 

@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 
 from sidestream import _units as units
+from sidestream._arguments import whole
 
 _ROW, _NAME, _WIDTH, _ROOM = 20, 210, 420, 90
 
@@ -87,7 +88,13 @@ class Pictured:
         raise NotImplementedError
 
     def timeline(self, columns: int = 100) -> str:
-        """Return the predicted step as a line of text for each lane."""
+        """Return the predicted step as a line of text for each lane.
+
+        Raises:
+            TypeError: ``columns`` is not a whole number.
+            ValueError: It is less than 1.
+        """
+        columns = whole("columns", columns, 1, "a number of characters")
         return "\n".join(text(self.lanes, max(self.predicted_ms, 1e-9), columns))
 
     def svg(self) -> str:

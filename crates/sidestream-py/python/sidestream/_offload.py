@@ -57,8 +57,8 @@ def offload(
         TypeError: The model is not an ``nn.Module``, or the budget not a size.
         ValueError: The budget or ``pinned`` is too small: the error says by how much. Or the device is not a
             GPU.
-        RuntimeError: The model is offloaded already, or pinned memory cannot be had. In a pass: a file has
-            changed, or weights that stay in one.
+        RuntimeError: The model, or one that shares a parameter with it, is offloaded already, or pinned
+            memory cannot be had. In a pass: a file has changed, or weights that stay in one.
         ImportError: PyTorch is not installed.
     """
     most = size_bytes("budget", budget)

@@ -92,6 +92,35 @@ def layers_of(module: nn.Module, most: int, taken: set[int], name: str = "") -> 
         yield from layers_of(child, most, taken, f"{name}.{key}" if name else key)
 
 
+def refuse_shared(model: nn.Module) -> None:
+    """Raise an error if another model that is offloaded has a parameter of this one, too."""
+    own = {id(of): name for name, of in model.named_parameters(remove_duplicate=False)}
+    for other in OFFLOADED:
+        for name, of in other.named_parameters(remove_duplicate=False):
+            if id(of) in own:
+                raise RuntimeError(
+                    f'parameter "{own[id(of)]}" is also "{name}" of a {type(other).__name__} that is '
+                    "offloaded already: call remove() on what offload returned then, and offload one module "
+                    "that contains both models"
+                )
+
+
+def device_of(value: Any, types: tuple[str, ...], give: str) -> torch.device:
+    """Return a device of one of these types that is there.
+
+    Raises:
+        ValueError: It is another one, or none.
+    """
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError):
+        device = None
+    is_there = device is not None and (device.index or 0) < max(torch.cuda.device_count(), 1)
+    if device is None or device.type not in types or not is_there:
+        raise ValueError(f"device is {value!r}; give {give}")
+    return device
+
+
 def settle(stream: torch.cuda.Stream) -> None:
     """Block until a stream's work is complete, if its device is still there."""
     with contextlib.suppress(Exception):
@@ -104,21 +133,26 @@ class Offloaded:
     def __init__(self, model: nn.Module, device: Any, budget: int, pinned: int | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model is {type(model).__name__}, not an nn.Module")
-        self.device = torch.device(device)
-        if self.device.type != "cuda":
-            raise ValueError(f'device is {device!r}; give a GPU, such as "cuda"')
+        self.device = device_of(device, ("cuda",), 'a GPU, such as "cuda"')
         if model in OFFLOADED:
             raise RuntimeError(
                 "the model is offloaded already: call remove() on what offload returned first"
             )
+        refuse_shared(model)
         if any(is_lazy(of) or of.is_meta for of in model.parameters()):
             raise ValueError("parameters of the model have no values yet: load or initialize them first")
+        if any(of.is_inference() for of in model.parameters()):
+            raise ValueError(
+                "parameters of the model were made in torch.inference_mode(), where changes are not "
+                "counted: make and load the model outside it; calls may be inside"
+            )
         if self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self.model, self.budget, self._most_pinned = model, budget, pinned
         self._pages: Pages | None = None
         self._lock = threading.RLock()
         self._hooks: list[Any] = []
+        self._is_removed = False
         self._order: list[Layer] = []
         self._now: list[Layer] = []
         #: Where in `_order` this pass is.
@@ -163,10 +197,10 @@ class Offloaded:
         missing = min(fixed + 2 * largest, all_bytes) - self.budget
         if missing > 0:
             size = _units.size
-            name = next(layer.name for layer in layers if layer.size == largest) if layers else "no layer"
+            names = (f'"{layer.name}"' for layer in layers if layer.size == largest)
             raise ValueError(
                 f"budget is {size(self.budget)}, {size(missing)} too little: "
-                f"the model ({size(all_bytes)}) has to fit, or two layers as large as {name} "
+                f'the model ({size(all_bytes)}) has to fit, or two layers as large as {next(names, "none")} '
                 f"({size(largest)}) beside small tensors and buffers ({size(fixed)})"
             )
         resident = self._resident(layers, self.budget - fixed - 2 * largest)
@@ -199,11 +233,15 @@ class Offloaded:
         largest = max((layer.size for layer in in_files), default=0)
         missing = rest + min(2 * largest, self.turns_bytes - rest) - room
         if missing > 0 and self._most_pinned is not None:
+            needs = [f"two layers of {size(largest)} that are read from files"] if in_files else []
+            if rest:
+                needs.insert(0, f"{size(rest)} of weights that are not mapped from files, or were changed")
+            lost = sorted(files.lost) if files is not None else []
             raise ValueError(
-                f"pinned is {size(room)}, {size(missing)} too little: {size(rest)} of weights are not mapped "
-                "from files, or were changed, and have to be pinned"
-                + (f", and two layers of {size(largest)} that are read from files" if in_files else "")
-                + "; torch.load(mmap=True) and safetensors map files"
+                f"pinned is {size(room)}, {size(missing)} too little: it needs room for "
+                f"{' and '.join(needs)}: at least {size(room + missing)}"
+                + (f"; {', '.join(lost)} was deleted, replaced or written after loading" if lost else "")
+                + ("; torch.load(mmap=True) and safetensors map files" if rest and not lost else "")
             )
         if missing > 0:
             in_files = []
@@ -424,9 +462,9 @@ class Offloaded:
         if self.ring.place(layer, self._ahead) or self.ring.place(layer, ()):
             return
         used = [each for each in self.layers if each.uses]
-        names, size = ", ".join(each.name for each in used[:4]), _units.size
+        names, size = ", ".join(f'"{each.name}"' for each in used[:4]), _units.size
         raise RuntimeError(
-            f"{layer.name} ({size(layer.size)}) does not fit beside the layers in use ({names}; "
+            f'"{layer.name}" ({size(layer.size)}) does not fit beside the layers in use ({names}; '
             f"{size(sum(each.size for each in used))}) in {size(self.ring.memory.numel())}: give a larger "
             "budget, or checkpoint smaller parts of the model"
         )
@@ -517,7 +555,7 @@ class Offloaded:
         if self.ring is None:
             raise RuntimeError("the model was given back by remove(): run backward before it")
         if saved.layer.now() != saved.versions:
-            raise RuntimeError(f"{MODIFIED}: weights of {saved.layer.name}")
+            raise RuntimeError(f'{MODIFIED}: weights of "{saved.layer.name}"')
         with self._lock:
             node = torch._C._current_autograd_node()
             self._let_go(node._sequence_nr() if node is not None else 0)
@@ -585,7 +623,11 @@ class Offloaded:
         """End this: bring all weights to the CPU or another device, and return the model.
 
         Blocks until all work of the device is complete.
+
+        Raises:
+            ValueError: It is no such device; nothing is changed then.
         """
+        to = device_of(device, ("cpu", "cuda"), '"cpu", or a GPU, such as "cuda"')
         torch.cuda.synchronize(self.device)
         self._backward_ended()
         for hook in self._hooks:
@@ -597,7 +639,8 @@ class Offloaded:
             self._pages.close()
         self.ring, self.layers, self._pages = None, [], None
         OFFLOADED.discard(self.model)
-        return self.model.to(device)
+        self._is_removed = True
+        return self.model.to(to)
 
     @property
     def pinned_bytes(self) -> int:
@@ -638,6 +681,8 @@ class Offloaded:
 
     def __str__(self) -> str:
         size = _units.size
+        if self._is_removed:
+            return "offload: ended by remove(); nothing moves"
         if self.ring is None or not self.layers:
             fits = f"all {size(self.resident_bytes)} fit in the budget of {size(self.budget)}"
             return f"offload: {fits}; nothing moves"

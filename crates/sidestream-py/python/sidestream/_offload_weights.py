@@ -175,7 +175,8 @@ class Weight:
         if self.piece is not None:
             raise RuntimeError(
                 f"{self.path} was changed, or is trained, but stays in {self.piece.file.path}, which offload "
-                "does not write: leave out `pinned`, or raise it; for a frozen model call requires_grad_(False)"
+                "does not write: leave out `pinned`, or raise it; for a frozen model call "
+                "requires_grad_(False)"
             )
 
 
