@@ -341,7 +341,9 @@ def tied() -> tuple[nn.Module, nn.Module]:
 def test_models_that_share_weights_are_refused(models: Callable[[], tuple[nn.Module, nn.Module]]) -> None:
     first, second = models()
     offloaded = sidestream.offload(first, "cuda", budget=2 * LAYER)
-    told = r'parameter ".*weight" is also ".*weight" of a Sequential .* offload one module that contains both'
+    told = (
+        r'parameter ".*weight" is also ".*weight" of a Sequential .* offload one module that contains both'
+    )
     with pytest.raises(RuntimeError, match=told):
         sidestream.offload(second, "cuda", budget=2 * LAYER)
     offloaded.remove()

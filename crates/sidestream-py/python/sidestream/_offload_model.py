@@ -200,7 +200,7 @@ class Offloaded:
             names = (f'"{layer.name}"' for layer in layers if layer.size == largest)
             raise ValueError(
                 f"budget is {size(self.budget)}, {size(missing)} too little: "
-                f'the model ({size(all_bytes)}) has to fit, or two layers as large as {next(names, "none")} '
+                f"the model ({size(all_bytes)}) has to fit, or two layers as large as {next(names, 'none')} "
                 f"({size(largest)}) beside small tensors and buffers ({size(fixed)})"
             )
         resident = self._resident(layers, self.budget - fixed - 2 * largest)

@@ -223,7 +223,7 @@ class Layer:
                 parameter = owner._parameters[name] = nn.Parameter(
                     host, requires_grad=parameter.requires_grad
                 )
-            path = f"\"{self.name}\", {type(owner).__name__}'s {name}"
+            path = f'"{self.name}", {type(owner).__name__}\'s {name}'
             version = parameter._version
             self.weights.append(Weight(owner, name, path, parameter, offset, host, piece, version))
             self.weights[-1].show(host)
