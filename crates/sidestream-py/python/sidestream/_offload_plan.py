@@ -323,7 +323,7 @@ def planned(
     works: Sequence[Work], at: int, room: int, link: float, reading: tuple[float, int], **told: Any
 ) -> OffloadPlan:
     """Return the plan of one of some passes that follow each other, with a ring of these bytes, a link of
-    these bytes a second, and files of these, that are read into so many slabs.
+    these bytes a second, and files of these, that are read into that many slabs.
     """
     lanes, begin, end = _Lanes(room, link / 1e3, reading[0] / 1e3, reading[1]), 0.0, 0.0
     for number, work in enumerate(works):
