@@ -66,7 +66,7 @@ def test_the_time_of_a_pass_is_predicted_and_drawn(width: int, rows: int, limit:
     assert set(full[11:-1]) <= {"U", "u", "C", "c"}
     assert f"limited by {limit}" in str(offloaded) and compute in plan.timeline(60)
     with pytest.raises(TypeError, match="columns is 'x'; give a number of characters, 1 or more"):
-        plan.timeline("x")
+        plan.timeline("x")  # type: ignore[arg-type]
     assert plan.svg().startswith('<svg xmlns="http://www.w3.org/2000/svg"')
     assert plan.svg().count("<rect") == 2 + sum(map(len, plan.lanes.values()))
     assert plan.svg().split("<rect")[1] in offloaded._repr_html_()
