@@ -398,3 +398,23 @@ def test_the_documentation_and_the_help_list_what_is_observed() -> None:
     )
     told = " ".join(ran.stdout.split())
     assert _check_threads.HEARD in told and "Exit codes: 1 a race, or the check ended early; 2" in told
+
+
+def test_what_an_operator_stores_is_its_own_while_another_thread_runs_operators() -> None:
+    with sidestream.check(simulate=True) as found:
+        host, large = torch.empty(1 << 22).pin_memory(), torch.zeros(1 << 22).cuda()
+        small = torch.zeros(16).cuda()
+        torch.cuda.synchronize()
+        is_over = threading.Event()
+
+        def other() -> None:
+            while not is_over.is_set():
+                torch.empty(16).pin_memory().copy_(small, non_blocking=True)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        for _ in range(60):
+            host.copy_(large, non_blocking=True)
+        is_over.set()
+        thread.join()
+    assert not found.races, str(found)

@@ -17,12 +17,12 @@ use sidestream::check::Findings;
 use sidestream::log::Record;
 use sidestream::op::{Access, Kind, Memory, Mode, OpId, StreamId};
 
-use super::Recorder;
 use super::memory::Piece;
 use super::plan::{Plan, Touched};
 use super::spine::{Core, Site};
 use super::streams::RawStream;
 use super::touch::Touch;
+use super::{Recorder, idle};
 use crate::frames;
 
 /// The name of the host access that frees a pageable source while a copy may still read it.
@@ -396,6 +396,8 @@ impl Core {
 pub struct Guard {
     /// The number of host accesses that the guard had recorded at the last report to the checker.
     fetched: AtomicU64,
+    /// Accesses that are reported later.
+    later: Mutex<Vec<Box<hits::Hit>>>,
     /// Registers a callback for the end of a storage's life.
     keep: Mutex<Option<Py<PyAny>>>,
 }
@@ -410,16 +412,35 @@ impl Recorder {
     /// Reports the recorded accesses, except those of the operator that has just run.
     #[cold]
     pub(super) fn tell_heard(&self, py: Python<'_>, but: &[Touch]) -> PyResult<()> {
-        self.guard.fetched.store(hits::noted(), Ordering::Relaxed);
-        let mut all = Vec::new();
+        self.tell_heard_at(py, but, ALL)
+    }
+
+    /// Reports those between two addresses. The others are reported later, and so are those of other threads while one of these
+    /// runs an operator: they may be its own.
+    fn tell_heard_at(
+        &self,
+        py: Python<'_>,
+        but: &[Touch],
+        (low, high): (u64, u64),
+    ) -> PyResult<()> {
+        let noted = hits::noted();
+        self.guard.fetched.store(noted, Ordering::Relaxed);
+        let mut all = std::mem::take(&mut *self.guard.later.lock());
         hits::take(|hit| all.push(Box::new(*hit)));
+        let (this, is_another_inside) = (hits::this_thread(), idle::is_another_inside());
         let mut first = Ok(());
+        let mut later = Vec::new();
         for hit in all {
             let own = |touch: &Touch| {
                 let inside = touch.ptr <= hit.start as u64 && hit.end as u64 <= touch.end;
                 touch.device < 0 && inside && (touch.write || !hit.store)
             };
             if but.iter().any(own) || !self.is_on() {
+                continue;
+            }
+            let is_there = (hit.start as u64) < high && low < hit.end as u64;
+            if !is_there || (is_another_inside && hit.thread != this) {
+                later.push(hit);
                 continue;
             }
             let site = self.site_of(py, &hit);
@@ -440,6 +461,11 @@ impl Recorder {
             drop(core);
             // All are reported; the first race is raised.
             first = first.and(self.look(py, found, &[], &[]));
+        }
+        if !later.is_empty() {
+            self.guard.later.lock().append(&mut later);
+            let is_heard_again = noted.wrapping_sub(1);
+            self.guard.fetched.store(is_heard_again, Ordering::Relaxed);
         }
         first
     }
@@ -490,7 +516,8 @@ impl Recorder {
         site: impl FnOnce() -> Site,
     ) -> PyResult<()> {
         if self.has_heard() {
-            self.tell_heard(py, &[])?;
+            // A storage may be dropped while an operator runs, whose own accesses are reported after it.
+            self.tell_heard_at(py, &[], bounds)?;
         }
         let changed = self.core.lock().host.watch.changed(bounds);
         if changed.is_empty() {

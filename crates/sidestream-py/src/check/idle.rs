@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use indexmap::IndexMap;
 use serde_json::{Value, json};
@@ -104,9 +105,22 @@ thread_local! {
     static INSIDE: Cell<u32> = const { Cell::new(0) };
 }
 
+/// The sum of all threads' numbers.
+static ALL_INSIDE: AtomicU32 = AtomicU32::new(0);
+
+/// Whether another thread is inside a call that is reported as a whole.
+pub fn is_another_inside() -> bool {
+    ALL_INSIDE.load(Ordering::Relaxed) > INSIDE.get()
+}
+
 /// Marks that this thread enters, or leaves, a call that is reported as a whole.
 pub fn inside(enters: bool) {
     let depth = INSIDE.get();
+    if enters {
+        ALL_INSIDE.fetch_add(1, Ordering::Relaxed);
+    } else if depth > 0 {
+        ALL_INSIDE.fetch_sub(1, Ordering::Relaxed);
+    }
     INSIDE.set(if enters {
         depth.saturating_add(1)
     } else {
