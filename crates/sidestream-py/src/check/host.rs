@@ -438,7 +438,8 @@ impl Recorder {
             if but.iter().any(own) || !self.is_on() {
                 continue;
             }
-            let is_there = (hit.start as u64) < high && low < hit.end as u64;
+            // A call that was refused has no bytes.
+            let is_there = (hit.start as u64) < high && low < (hit.end as u64).max(1);
             if !is_there || (is_another_inside && hit.thread != this) {
                 later.push(hit);
                 continue;
