@@ -624,7 +624,7 @@ fn what_is_not_known_to_the_byte_is_no_race_and_is_counted() {
     words.launch(1, 2);
     words.touched(1, &[(WRITE, 0, 64)]);
     words.touched(2 | EARLIER, &[(READ, 63, 64)]);
-    let earlier = "exact: 1 of 2 kernels were not watched, and count as touching what earlier launches of theirs did";
+    let earlier = "exact: 1 of 2 kernels were not watched: they are taken to touch what earlier launches of the same kernel touched";
     check(&words, &["1 race\n", "both touch byte 63\n", earlier]);
     // What was heard beside tensor stores counts.
     let mut words = RingWords::new();

@@ -93,7 +93,7 @@ const LAUNCHES: usize = 1 << 16;
 const FAR: u64 = 1 << 36;
 const ABSOLUTE: u64 = (1 << 60) - 1;
 const CLASS_SHIFT: u32 = 60;
-/// Kernels rest so many times as long as they were watched, and for this long at least.
+/// For how many times the time in which they were watched kernels rest, and for how long at least.
 const RESTS: u32 = 100;
 const SHORTEST: Duration = Duration::from_secs(2);
 

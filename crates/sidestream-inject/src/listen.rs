@@ -301,7 +301,7 @@ impl Listener {
         }
         words.clear();
         words.extend([0; BEFORE]);
-        // SAFETY: the structure has so many words, as the table says; the caller promises the rest.
+        // SAFETY: the table has the number of words of the structure; the caller promises the rest.
         unsafe {
             let count = usize::from(call.words);
             words.extend_from_slice(std::slice::from_raw_parts(data.arguments, count));

@@ -133,8 +133,8 @@ impl Unseen {
         if self.earlier > 0 {
             let (earlier, all) = (self.earlier, counted(self.launches, "kernel"));
             out += &format!(
-                "\n  exact: {earlier} of {all} were not watched, and count as touching what earlier launches of theirs did, \
-                 relative to their parameters: where that depends on data, a race may be missed\n"
+                "\n  exact: {earlier} of {all} were not watched: they are taken to touch what earlier launches of the same kernel \
+                 touched, relative to the addresses among their parameters; where that depends on data, a race may be missed\n"
             );
         }
         for (bytes, what) in [

@@ -271,7 +271,7 @@ class Pages:
 
 
 def chunks(size: int) -> Iterator[tuple[int, int]]:
-    """Yield the position and the size of each read of so many bytes."""
+    """Yield the position and the size of each read."""
     for done in range(0, size, CHUNK):
         yield done, min(CHUNK, size - done)
 
