@@ -161,12 +161,12 @@ def test_what_is_not_needed_any_more_gives_room_to_what_comes(tmp_path: Path) ->
     model = Some()
     resident = copy.deepcopy(model).cuda()
     offloaded = sidestream.offload(model, "cuda", budget=2 * LAYER, pinned=3 * LAYER)
-    assert offloaded._pages is not None
     for parts in (6, 6, 3, 3, 3, 3):
         x = torch.randn(3, WIDTH).cuda()
         with torch.no_grad():
             assert torch.equal(model(x, parts), resident(x, parts))
-    assert set(offloaded._pages._reading) <= set(offloaded.layers[:3])
+    # Which layers are in the slabs now depends on the threads that read.
+    assert offloaded.pinned_bytes <= 3 * LAYER
 
 
 def test_weights_that_were_changed_are_not_read_from_the_file(tmp_path: Path) -> None:
